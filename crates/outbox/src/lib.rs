@@ -1,0 +1,23 @@
+//! The transactional outbox: an event that is written in your transaction is delivered at least once after the commit.
+#![doc = include_str!("../README.md")]
+
+mod error;
+mod event;
+pub mod migrate;
+
+mod composite;
+pub mod store;
+mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod write;
+
+pub use composite::{Builder, Outbox};
+pub use error::Error;
+pub use event::{
+    AggregateType, DomainEvent, Due, Event, EventBuilder, EventError, EventId, EventType, GLOBAL_AGGREGATE, Headers,
+    IntoEvent, Payload, RESERVED_PREFIX, Undecodable,
+};
+pub use outbox_derive::{AggregateType, Event, EventType};
+pub use table::{DEFAULT_TABLE, TableName, TableNameError};
+pub use write::{Backend, HookError, PoolOf, Published, Receipt, Savepoint, Transaction, TxHandle, WriterHook};

@@ -1,0 +1,269 @@
+//! The store: every statement the outbox runs, behind one contract that each database keeps.
+//!
+//! A row's life, and who may change it:
+//!
+//! ```text
+//!               claim: owner, lease, token + 1
+//!             ┌───────────────────────────────┐
+//!   insert ─▶ NEW ──────────┐                 │      settle, fenced by the token:
+//!               │           ├─▶ leased ───────┼─▶ Done   ─▶ DONE ─▶ purged
+//!   replay ─▶ (NEW)  RETRY ─┘     │           ├─▶ Retry  ─▶ RETRY (attempts + 1, due later)
+//!               ▲      ▲          │           ├─▶ Defer  ─▶ as it was (due later)
+//!               │      └── lease ends, release└─▶ Dead   ─▶ DEAD ─▶ replayed, discarded, purged
+//! ```
+//!
+//! **The fence.** Whoever owns a row holds a [`Lease`]: its `seq` and the `token` it had when it was taken. Every later
+//! write about that delivery names both. A row that somebody else has taken since has another token; the write then
+//! changes nothing and is counted as stale.
+//!
+//! **The clock.** Every time that decides something (lease, availability, age) is the database's. The application's
+//! clock is never sent to it, except for [`Due::At`](crate::Due::At), which a user asked for by name.
+
+mod admin;
+#[cfg(any(test, feature = "testing"))]
+mod memory;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod row;
+mod sql;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::Error;
+use crate::event::{Event, EventError, EventId};
+
+pub use admin::{Attempt, Filter, Page, Stats, Status, StatusCount, StoredEvent};
+#[doc(hidden)]
+pub use row::{Born, NewRow};
+#[doc(hidden)]
+pub use sql::{Dialect, Driver, Serialized, Statement};
+pub(crate) use sql::{SqlStore, own_pool, quote};
+
+/// Stored error texts are cut here.
+pub const MAX_ERROR_CHARS: usize = 4000;
+
+/// The right to settle one delivery of a row: void as soon as somebody else takes the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The row: its place in the order of writing.
+    pub seq: i64,
+    /// The fence: what the row's token was when it was taken.
+    pub token: i64,
+}
+
+/// Asks for rows that are due and that nobody owns.
+#[derive(Clone, Debug)]
+pub struct Claim<'a> {
+    /// Who will own them: unique among nodes, and new with each start of one.
+    pub owner: &'a str,
+    /// For how long, unless renewed.
+    pub lease: Duration,
+    /// How many at most.
+    pub limit: usize,
+    /// Leaves rows alone that were written less than this ago.
+    pub skip_recent: Duration,
+    /// Looks only at rows due at or after this instant, a [`Claimed::due_at`] of an earlier claim: dead index
+    /// entries before it are not walked over again.
+    pub from: Option<Instant>,
+}
+
+/// An instant of the database's clock, in microseconds since 1970. Only ever compared with others of the same database.
+pub type Instant = i64;
+
+/// A row that is now ours.
+#[derive(Debug)]
+pub struct Claimed {
+    /// The right to settle it.
+    pub lease: Lease,
+    /// The event, or why it is none: another program may have written the row.
+    pub event: Result<Event, EventError>,
+    /// The id as the row has it, decodable or not.
+    pub event_id: String,
+    /// Failed attempts so far.
+    pub attempts: u32,
+    /// The named listeners that have succeeded already.
+    pub done_by: Vec<String>,
+    /// When it became due, by the database's clock.
+    pub due_at: Instant,
+    /// How long it has been due, by the database's clock.
+    pub lag: Duration,
+}
+
+/// What became of a delivery, to be written to its row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The delivery.
+    pub lease: Lease,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// How a delivery ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Delivered: the row stays, as DONE, until it is purged.
+    Done,
+    /// Delivered: the row goes at once. For a retention of zero.
+    DoneAndDeleted,
+    /// Failed, to be tried again. The attempt is counted and remembered.
+    Retry {
+        /// Not before this long from now.
+        after: Duration,
+        /// Why it failed.
+        error: String,
+        /// The named listeners that have succeeded so far; they will not be run again.
+        done_by: Vec<String>,
+    },
+    /// Failed for good. The attempt is counted and remembered.
+    Dead {
+        /// Why.
+        error: String,
+    },
+    /// Put off: nothing failed, nothing is counted.
+    Defer {
+        /// Not before this long from now.
+        after: Duration,
+        /// The named listeners that have succeeded so far; they will not be run again.
+        done_by: Vec<String>,
+    },
+}
+
+/// How a batch of settlements went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// How many were written.
+    pub applied: u64,
+    /// How many were refused, because somebody else has taken the row since, or it is gone.
+    pub stale: u64,
+}
+
+/// Which finished rows to delete, one bounded step at a time.
+#[derive(Clone, Debug)]
+pub struct Purge {
+    /// [`Status::Done`], [`Status::Dead`] or both. Pending rows are never purged, whatever stands here.
+    pub statuses: Vec<Status>,
+    /// Only rows that were finished longer than this ago, by the database's clock.
+    pub older_than: Duration,
+    /// Only events of this type.
+    pub event_type: Option<String>,
+    /// Counts age from the writing and takes rows of every status: for tables that something else reads (CDC).
+    pub by_age_alone: bool,
+    /// How many rows one step looks at.
+    pub limit: usize,
+}
+
+/// What one step of a purge did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Purged {
+    /// How many rows it deleted.
+    pub deleted: u64,
+    /// Where the next step goes on; `None` when nothing old enough is left.
+    pub next: Option<i64>,
+}
+
+/// The tables of one outbox in one database.
+///
+/// # For implementers
+/// Pass the conformance suite ([`testing::conformance`](crate::testing), feature `testing`).
+/// - Every method is one atomic step, or says otherwise. A conflict with other transactions (deadlock, busy database) is
+///   retried inside, a few times; what is returned as an error is what the caller must wait out.
+/// - No two concurrent claims, from any number of processes, return the same row.
+/// - A write that names a [`Lease`] changes the row only if its token is still that of the lease.
+/// - The cost of `claim`, `settle`, `renew`, `release` and `read_leased` does not grow with the number of DONE rows.
+///
+/// # For callers
+/// Any of these futures may be dropped at any await. The statement it was waiting for then happens or does not: a claim
+/// that happened is an unused lease, which ends by itself; a settlement that happened may be repeated, and is then
+/// counted as stale.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug + 'static {
+    /// The database's name, for logs and metrics: `sqlite`, `postgres`, `mysql`, `memory`.
+    fn name(&self) -> &'static str;
+
+    /// The version of the tables. Zero: there are none.
+    async fn schema_version(&self) -> Result<i64, Error>;
+
+    /// Takes rows that are due and free, the longest due first. The token of each goes up by one.
+    async fn claim(&self, claim: &Claim<'_>) -> Result<Vec<Claimed>, Error>;
+
+    /// Reads rows that this node owns under exactly these leases, which end no sooner than `at_least` from now.
+    /// Changes nothing. What is missing was rolled back, finished or taken over.
+    async fn read_leased(&self, leases: &[Lease], at_least: Duration) -> Result<Vec<Claimed>, Error>;
+
+    /// Writes the outcome of deliveries; each stands for itself, stale ones change nothing. All that are applied are
+    /// committed together.
+    async fn settle(&self, owner: &str, settlements: &[Settlement]) -> Result<Settled, Error>;
+
+    /// Makes leases last `lease` from now, and returns those that were still ours.
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, Error>;
+
+    /// Gives rows back, to be taken at once by anybody. Nothing is counted. Returns how many were still ours.
+    async fn release(&self, leases: &[Lease]) -> Result<u64, Error>;
+
+    /// One step of a purge over rows with a `seq` greater than `after`.
+    async fn purge(&self, purge: &Purge, after: i64) -> Result<Purged, Error>;
+
+    /// Takes, or keeps, the named lease: true if `owner` now has it for `lease` from now. One node at a time.
+    async fn lead(&self, name: &str, owner: &str, lease: Duration) -> Result<bool, Error>;
+
+    /// Gives the named lease up.
+    async fn resign(&self, name: &str, owner: &str) -> Result<(), Error>;
+
+    /// One event, whatever its status.
+    async fn fetch(&self, id: &EventId) -> Result<Option<StoredEvent>, Error>;
+
+    /// The failed attempts of an event, the oldest first.
+    async fn attempts(&self, id: &EventId) -> Result<Vec<Attempt>, Error>;
+
+    /// Events that match, in the order of `seq`.
+    async fn find(&self, filter: &Filter, page: Page) -> Result<Vec<StoredEvent>, Error>;
+
+    /// How many events match; counts no further than `at_most`.
+    async fn count(&self, filter: &Filter, at_most: u64) -> Result<u64, Error>;
+
+    /// Makes DEAD events NEW again, with no attempts and no error, due at once; at most `limit`, in the order of `seq`.
+    /// Events of another status are left alone. Returns how many.
+    async fn replay(&self, filter: &Filter, limit: usize) -> Result<u64, Error>;
+
+    /// Deletes events that match and that nobody is delivering; at most `limit`, in the order of `seq`. Returns how many.
+    async fn discard(&self, filter: &Filter, limit: usize) -> Result<u64, Error>;
+
+    /// How much there is to do. Bounded work, however large the table: counts end at `at_most` per status.
+    async fn stats(&self, at_most: u64) -> Result<Stats, Error>;
+
+    /// How the database plans to run a statement of the hot path, for tests and for the curious.
+    #[doc(hidden)]
+    async fn explain(&self, statement: Explain) -> Result<String, Error>;
+}
+
+/// The statements whose plan matters.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Explain {
+    Claim,
+    ReadLeased,
+    Done,
+    Delete,
+    Retry,
+    Dead,
+    Defer,
+    Renew,
+    Release,
+}
+
+/// Cuts an error text to what the table holds.
+pub(crate) fn cut(error: &str) -> String {
+    // NUL cannot be stored as text in PostgreSQL.
+    error
+        .chars()
+        .map(|c| if c == '\0' { '\u{fffd}' } else { c })
+        .take(MAX_ERROR_CHARS)
+        .collect()
+}

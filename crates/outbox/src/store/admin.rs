@@ -1,0 +1,601 @@
+//! What operators ask and do: find, count, replay, discard, purge, and the state of it all. Written once, in the
+//! dialect of each database; none of it is on the hot path.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, names, read_event, required};
+use super::sql::{Dialect, Driver, SqlStore, Statement, quote};
+use super::{Purge, Purged};
+use crate::event::{Event, EventError, EventId};
+
+/// Where an event stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Status {
+    /// Written, not yet delivered.
+    New = 0,
+    /// Delivered.
+    Done = 1,
+    /// Failed, to be tried again.
+    Retry = 2,
+    /// Failed for good.
+    Dead = 3,
+}
+
+impl Status {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::New, Self::Done, Self::Retry, Self::Dead];
+
+    /// The number in the table.
+    pub fn code(self) -> i64 {
+        self as i64
+    }
+
+    /// The status of a number in the table.
+    pub fn from_code(code: i64) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.code() == code)
+    }
+
+    /// The name, in small letters.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Done => "done",
+            Self::Retry => "retry",
+            Self::Dead => "dead",
+        }
+    }
+
+    /// Whether somebody still has to deliver it.
+    pub fn is_pending(self) -> bool {
+        matches!(self, Self::New | Self::Retry)
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Everything the table knows of an event.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct StoredEvent {
+    /// Its place in the order of writing.
+    pub seq: i64,
+    /// The id as the row has it, decodable or not.
+    pub event_id: String,
+    /// The event, or why the row is none.
+    pub event: Result<Event, EventError>,
+    /// Where it stands.
+    pub status: Status,
+    /// Failed attempts so far.
+    pub attempts: u32,
+    /// When it was written, by the database's clock, like all times but `occurred_at`.
+    pub created_at: DateTime<Utc>,
+    /// When it is, or was, due.
+    pub available_at: DateTime<Utc>,
+    /// When it was delivered.
+    pub done_at: Option<DateTime<Utc>>,
+    /// When it was given up.
+    pub dead_at: Option<DateTime<Utc>>,
+    /// Why the last attempt failed.
+    pub last_error: Option<String>,
+    /// The node that is delivering it.
+    pub locked_by: Option<String>,
+    /// Until when that node owns it.
+    pub lease_until: Option<DateTime<Utc>>,
+    /// The fence: how often it changed hands.
+    pub token: i64,
+    /// The lane of its key.
+    pub lane: i64,
+    /// The named listeners that have succeeded already.
+    pub done_by: Vec<String>,
+}
+
+/// A failed attempt.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// Which one, from one; a replay starts anew.
+    pub attempt: u32,
+    /// The node that made it.
+    pub node: String,
+    /// Why it failed.
+    pub error: String,
+    /// When, by the database's clock.
+    pub failed_at: DateTime<Utc>,
+}
+
+/// Which events. Everything that is set must hold; nothing set means all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Filter {
+    /// Exactly this event.
+    pub id: Option<EventId>,
+    /// One of these; empty means any.
+    pub statuses: Vec<Status>,
+    /// Of this type.
+    pub event_type: Option<String>,
+    /// About this kind of thing.
+    pub aggregate_type: Option<String>,
+    /// About this one.
+    pub aggregate_id: Option<String>,
+    /// Of this tenant.
+    pub tenant_id: Option<String>,
+    /// Written at or after this instant, by the database's clock.
+    pub created_from: Option<DateTime<Utc>>,
+    /// Written before this instant.
+    pub created_until: Option<DateTime<Utc>>,
+    /// The last error contains this text.
+    pub error_contains: Option<String>,
+}
+
+impl Filter {
+    /// All events.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Exactly this event.
+    pub fn id(id: &EventId) -> Self {
+        Self {
+            id: Some(id.clone()),
+            ..Self::default()
+        }
+    }
+
+    /// Events of this status.
+    pub fn status(status: Status) -> Self {
+        Self {
+            statuses: vec![status],
+            ..Self::default()
+        }
+    }
+
+    /// Dead events.
+    pub fn dead() -> Self {
+        Self::status(Status::Dead)
+    }
+}
+
+impl Filter {
+    /// Whether a row is one of those, judged in memory.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn matches(&self, stored: &StoredEvent) -> bool {
+        fn is(wanted: &Option<String>, found: Option<&str>) -> bool {
+            wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
+        }
+        let event = stored.event.as_ref().ok();
+        self.id.as_ref().is_none_or(|id| id.as_str() == stored.event_id)
+            && (self.statuses.is_empty() || self.statuses.contains(&stored.status))
+            && is(&self.event_type, event.map(|event| event.event_type().as_str()))
+            && is(&self.aggregate_type, event.map(|event| event.aggregate_type().as_str()))
+            && is(&self.aggregate_id, event.and_then(Event::aggregate_id))
+            && is(&self.tenant_id, event.and_then(Event::tenant_id))
+            && self.created_from.is_none_or(|from| stored.created_at >= from)
+            && self.created_until.is_none_or(|until| stored.created_at < until)
+            && self
+                .error_contains
+                .as_ref()
+                .is_none_or(|part| stored.last_error.as_ref().is_some_and(|error| error.contains(part)))
+    }
+}
+
+/// A part of a long list: rows with a greater `seq` than `after`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The `seq` of the last row of the page before; zero for the first.
+    pub after: i64,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// How much there is to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Stats {
+    /// By status and type, without DONE: those are history, and as many as there ever were.
+    pub counts: Vec<StatusCount>,
+    /// The counts ended at the bound: there are at least as many.
+    pub at_least: bool,
+    /// How long the event that is due the longest has been due, by the database's clock. `None`: nothing is due.
+    pub oldest_lag: Option<Duration>,
+}
+
+impl Stats {
+    /// How many events of a status there are, at least.
+    pub fn total(&self, status: Status) -> u64 {
+        self.counts
+            .iter()
+            .filter(|count| count.status == status)
+            .map(|count| count.count)
+            .sum()
+    }
+}
+
+/// How many events of a status and type there are.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct StatusCount {
+    /// The status.
+    pub status: Status,
+    /// The type.
+    pub event_type: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// ` where ...`: the filter as a condition. A filter on DEAD alone is served by the index on `dead_at`.
+fn push_where<D: Dialect>(statement: &mut Statement<D>, filter: &Filter) {
+    statement.push(" where 1 = 1");
+    if let Some(id) = &filter.id {
+        statement.push(" and event_id = ").bind(id.as_str());
+    }
+    if !filter.statuses.is_empty() {
+        let codes: Vec<String> = filter.statuses.iter().map(|status| status.code().to_string()).collect();
+        statement.push(&format!(" and status in ({})", codes.join(", ")));
+        // Said again as the indexes of pending and of dead rows have it, so that they are used.
+        if filter.statuses == [Status::Dead] {
+            statement.push(" and status = 3 and dead_at is not null");
+        } else if filter.statuses.iter().all(|status| status.is_pending()) {
+            statement.push(" and ").push(D::PENDING);
+        }
+    }
+    let equal = [
+        ("event_type", &filter.event_type),
+        ("aggregate_type", &filter.aggregate_type),
+        ("aggregate_id", &filter.aggregate_id),
+        ("tenant_id", &filter.tenant_id),
+    ];
+    for (column, value) in equal {
+        if let Some(value) = value {
+            statement.push(" and ").push(column).push(" = ").bind(value.as_str());
+        }
+    }
+    let bounds = [(">=", filter.created_from), ("<", filter.created_until)];
+    for (operator, bound) in bounds {
+        if let Some(bound) = bound {
+            statement
+                .push(" and ")
+                .push(&D::micros("created_at"))
+                .push(" ")
+                .push(operator)
+                .push(" ")
+                .bind(bound.timestamp_micros());
+        }
+    }
+    if let Some(part) = &filter.error_contains {
+        let literal = part.replace('!', "!!").replace('%', "!%").replace('_', "!_");
+        statement
+            .push(" and last_error like ")
+            .bind(format!("%{literal}%").as_str())
+            .push(" escape '!'");
+    }
+}
+
+pub(super) async fn find<D: Driver>(
+    store: &SqlStore<D>,
+    filter: &Filter,
+    page: Page,
+) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let more = [
+        D::integer("status"),
+        D::micros("created_at"),
+        D::micros("done_at"),
+        D::micros("dead_at"),
+        "last_error".to_owned(),
+        "locked_by".to_owned(),
+        D::micros("lease_until"),
+        D::integer("lane"),
+    ]
+    .join(", ");
+    let mut statement = Statement::<D>::new(format!(
+        "select {}, {more} from {}",
+        columns::<D>(""),
+        quote::<D>(store.table.as_str())
+    ));
+    push_where(&mut statement, filter);
+    statement
+        .push(" and seq > ")
+        .bind(page.after)
+        .push(" order by seq limit ")
+        .bind(page.limit as i64);
+    let mut connection = store.pool.acquire().await?;
+    let rows = D::fetch(&mut connection, statement).await?;
+    rows.iter().map(read_stored::<D>).collect()
+}
+
+fn read_stored<D: Driver>(row: &D::Row) -> Result<StoredEvent, sqlx::Error> {
+    const MORE: usize = COLUMN_COUNT;
+    let time = |column| Ok::<_, sqlx::Error>(D::int(row, column)?.map(instant));
+    Ok(StoredEvent {
+        seq: required(D::int(row, 0)?)?,
+        event_id: required(D::text(row, 2)?)?,
+        event: read_event::<D>(row)?,
+        status: required(D::int(row, MORE)?.and_then(Status::from_code))?,
+        attempts: u32::try_from(D::int(row, 10)?.unwrap_or(0)).unwrap_or(0),
+        created_at: required(time(MORE + 1)?)?,
+        available_at: required(time(13)?)?,
+        done_at: time(MORE + 2)?,
+        dead_at: time(MORE + 3)?,
+        last_error: D::text(row, MORE + 4)?,
+        locked_by: D::text(row, MORE + 5)?,
+        lease_until: time(MORE + 6)?,
+        token: required(D::int(row, 1)?)?,
+        lane: D::int(row, MORE + 7)?.unwrap_or(0),
+        done_by: names(D::text(row, 11)?.as_deref()),
+    })
+}
+
+pub(super) async fn attempts<D: Driver>(store: &SqlStore<D>, id: &EventId) -> Result<Vec<Attempt>, sqlx::Error> {
+    let mut statement = Statement::<D>::new(format!(
+        "select {}, a.node, a.error, {} from {} a join {} t on t.seq = a.seq where t.event_id = ",
+        D::integer("a.attempt"),
+        D::micros("a.failed_at"),
+        quote::<D>(&store.table.attempt()),
+        quote::<D>(store.table.as_str()),
+    ));
+    statement.bind(id.as_str()).push(" order by a.id");
+    let mut connection = store.pool.acquire().await?;
+    let rows = D::fetch(&mut connection, statement).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Attempt {
+                attempt: u32::try_from(required(D::int(row, 0)?)?).unwrap_or(0),
+                node: required(D::text(row, 1)?)?,
+                error: required(D::text(row, 2)?)?,
+                failed_at: instant(required(D::int(row, 3)?)?),
+            })
+        })
+        .collect()
+}
+
+pub(super) async fn count<D: Driver>(store: &SqlStore<D>, filter: &Filter, at_most: u64) -> Result<u64, sqlx::Error> {
+    let mut statement = Statement::<D>::new(format!(
+        "select count(*) from (select 1 from {}",
+        quote::<D>(store.table.as_str())
+    ));
+    push_where(&mut statement, filter);
+    statement
+        .push(" limit ")
+        .bind(i64::try_from(at_most).unwrap_or(i64::MAX))
+        .push(") as found");
+    let mut connection = store.pool.acquire().await?;
+    let rows = D::fetch(&mut connection, statement).await?;
+    let count = rows
+        .first()
+        .map(|row| D::int(row, 0))
+        .transpose()?
+        .flatten()
+        .unwrap_or(0);
+    Ok(u64::try_from(count).unwrap_or(0))
+}
+
+/// ` where seq in (...)`: at most `limit` rows that match, in the order of `seq`. The inner select has a name of its own
+/// because MySQL lets no statement change what it reads from.
+fn push_picked<D: Dialect>(statement: &mut Statement<D>, table: &str, filter: &Filter, and: &str, limit: usize) {
+    statement
+        .push(" where seq in (select seq from (select seq from ")
+        .push(table);
+    push_where(statement, filter);
+    statement
+        .push(and)
+        .push(" order by seq limit ")
+        .bind(limit as i64)
+        .push(") as picked)");
+}
+
+pub(super) async fn replay<D: Driver>(store: &SqlStore<D>, filter: &Filter, limit: usize) -> Result<u64, sqlx::Error> {
+    let table = quote::<D>(store.table.as_str());
+    let mut statement = Statement::<D>::new(format!(
+        "update {table} set status = 0, attempts = 0, last_error = null, dead_at = null, available_at = {}, \
+         token = token + 1, locked_by = null, lease_until = null",
+        D::NOW
+    ));
+    // The condition is repeated outside, where it is judged again if the row has changed meanwhile.
+    push_picked(&mut statement, &table, filter, " and status = 3", limit);
+    statement.push(" and status = 3");
+    let mut connection = store.pool.acquire().await?;
+    D::execute(&mut connection, statement).await
+}
+
+pub(super) async fn discard<D: Driver>(store: &SqlStore<D>, filter: &Filter, limit: usize) -> Result<u64, sqlx::Error> {
+    let table = quote::<D>(store.table.as_str());
+    let free = format!(" and (lease_until is null or lease_until <= {})", D::NOW);
+    let mut statement = Statement::<D>::new(format!("delete from {table}"));
+    push_picked(&mut statement, &table, filter, &free, limit);
+    statement.push(&free);
+    // A row that was delivered, replayed or claimed meanwhile is no longer what the operator saw.
+    if !filter.statuses.is_empty() {
+        let codes: Vec<String> = filter.statuses.iter().map(|status| status.code().to_string()).collect();
+        statement.push(&format!(" and status in ({})", codes.join(", ")));
+    }
+    let mut connection = store.pool.acquire().await?;
+    D::execute(&mut connection, statement).await
+}
+
+/// Walks the primary key from `after`. Rows are written in the order of `seq` and finished later, so the walk ends where
+/// the writing is younger than the age asked for: no index on the finish is needed, which every delivery would pay for.
+pub(super) async fn purge<D: Driver>(store: &SqlStore<D>, purge: &Purge, after: i64) -> Result<Purged, sqlx::Error> {
+    let table = quote::<D>(store.table.as_str());
+    let mut connection = store.pool.acquire().await?;
+
+    let mut step = Statement::<D>::new(format!(
+        "select max(seq), count(*), min({}) from (select seq, created_at from {table} where seq > ",
+        D::micros("created_at")
+    ));
+    step.bind(after)
+        .push(" order by seq limit ")
+        .bind(purge.limit as i64)
+        .push(") as step");
+    let mut cutoff = Statement::<D>::new("select ");
+    let age = cutoff.placeholder(-micros(purge.older_than));
+    cutoff.push(&D::micros(&D::shift(D::NOW, &age)));
+    let step = D::fetch(&mut connection, step).await?;
+    let cutoff = D::fetch(&mut connection, cutoff).await?;
+    let cutoff = required(cutoff.first().map(|row| D::int(row, 0)).transpose()?.flatten())?;
+    let Some(row) = step.first() else {
+        return Ok(Purged { deleted: 0, next: None });
+    };
+    let (Some(last), count, Some(oldest)) = (D::int(row, 0)?, D::int(row, 1)?.unwrap_or(0), D::int(row, 2)?) else {
+        purge_attempts(store, &mut connection, purge, cutoff).await?;
+        return Ok(Purged { deleted: 0, next: None });
+    };
+
+    let mut delete = Statement::<D>::new(format!("delete from {table} where seq > "));
+    delete.bind(after).push(" and seq <= ").bind(last);
+    if purge.by_age_alone {
+        delete
+            .push(" and ")
+            .push(&D::micros("created_at"))
+            .push(" < ")
+            .bind(cutoff);
+    } else {
+        // Never a pending row, whatever was asked for.
+        let mut kinds = vec!["1 = 0".to_owned()];
+        for (status, finished) in [(Status::Done, "done_at"), (Status::Dead, "dead_at")] {
+            if purge.statuses.contains(&status) {
+                let bound = delete.placeholder(cutoff);
+                kinds.push(format!(
+                    "status = {} and {} < {bound}",
+                    status.code(),
+                    D::micros(finished)
+                ));
+            }
+        }
+        delete.push(&format!(" and ({})", kinds.join(" or ")));
+    }
+    if let Some(event_type) = &purge.event_type {
+        delete.push(" and event_type = ").bind(event_type.as_str());
+    }
+    let deleted = D::execute(&mut connection, delete).await?;
+
+    let more = oldest < cutoff && usize::try_from(count).is_ok_and(|count| count >= purge.limit);
+    if !more {
+        purge_attempts(store, &mut connection, purge, cutoff).await?;
+    }
+    Ok(Purged {
+        deleted,
+        next: more.then_some(last),
+    })
+}
+
+/// Attempts of events that are gone, as old as what is purged.
+async fn purge_attempts<D: Driver>(
+    store: &SqlStore<D>,
+    connection: &mut D::Connection,
+    purge: &Purge,
+    cutoff: i64,
+) -> Result<(), sqlx::Error> {
+    let attempt = quote::<D>(&store.table.attempt());
+    let table = quote::<D>(store.table.as_str());
+    loop {
+        let mut statement = Statement::<D>::new(format!(
+            "delete from {attempt} where id in (select id from (select a.id from {attempt} a \
+             where not exists (select 1 from {table} t where t.seq = a.seq) and {} < ",
+            D::micros("a.failed_at"),
+        ));
+        statement
+            .bind(cutoff)
+            .push(" order by a.id limit ")
+            .bind(purge.limit as i64)
+            .push(") as gone)");
+        let deleted = D::execute(connection, statement).await?;
+        if usize::try_from(deleted).is_ok_and(|deleted| deleted < purge.limit) {
+            return Ok(());
+        }
+    }
+}
+
+pub(super) async fn lead<D: Driver>(
+    store: &SqlStore<D>,
+    name: &str,
+    owner: &str,
+    lease: Duration,
+) -> Result<bool, sqlx::Error> {
+    let table = quote::<D>(&store.table.lease());
+    let mut connection = store.pool.acquire().await?;
+    let mut take = Statement::<D>::new(format!("update {table} set epoch = case when owner = "));
+    take.bind(owner).push(" then epoch else epoch + 1 end, lease_until = ");
+    let length = take.placeholder(micros(lease));
+    take.push(&D::shift(D::NOW, &length))
+        .push(", owner = ")
+        .bind(owner)
+        .push(" where name = ")
+        .bind(name);
+    take.push(" and (owner = ")
+        .bind(owner)
+        .push(&format!(" or lease_until <= {})", D::NOW));
+    if D::execute(&mut connection, take).await? > 0 {
+        return Ok(true);
+    }
+    // Nobody has ever had it, or somebody has it: an insert tells, and only one of many can succeed.
+    let mut insert = Statement::<D>::new(format!(
+        "insert into {table} (name, owner, epoch, lease_until) values ("
+    ));
+    insert.bind(name).push(", ").bind(owner).push(", 1, ");
+    let length = insert.placeholder(micros(lease));
+    insert.push(&D::shift(D::NOW, &length)).push(")");
+    match D::execute(&mut connection, insert).await {
+        Ok(_) => Ok(true),
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) async fn resign<D: Driver>(store: &SqlStore<D>, name: &str, owner: &str) -> Result<(), sqlx::Error> {
+    let mut statement = Statement::<D>::new(format!(
+        "update {} set lease_until = {} where name = ",
+        quote::<D>(&store.table.lease()),
+        D::NOW
+    ));
+    statement.bind(name).push(" and owner = ").bind(owner);
+    let mut connection = store.pool.acquire().await?;
+    D::execute(&mut connection, statement).await?;
+    Ok(())
+}
+
+pub(super) async fn stats<D: Driver>(store: &SqlStore<D>, at_most: u64) -> Result<Stats, sqlx::Error> {
+    let table = quote::<D>(store.table.as_str());
+    let bound = i64::try_from(at_most).unwrap_or(i64::MAX);
+    let mut stats = Stats::default();
+    let mut connection = store.pool.acquire().await?;
+    // Pending and dead rows, each by the index that holds nothing else, and no further than the bound.
+    for rows in [D::PENDING, "status = 3 and dead_at is not null"] {
+        let mut statement = Statement::<D>::new(format!(
+            "select {}, event_type, count(*) from (select status, event_type from {table} where {rows} limit ",
+            D::integer("status")
+        ));
+        statement
+            .bind(bound)
+            .push(") as found group by status, event_type order by status, event_type");
+        let mut total = 0;
+        for row in &D::fetch(&mut connection, statement).await? {
+            let count = u64::try_from(required(D::int(row, 2)?)?).unwrap_or(0);
+            total += count;
+            stats.counts.push(StatusCount {
+                status: required(D::int(row, 0)?.and_then(Status::from_code))?,
+                event_type: required(D::text(row, 1)?)?,
+                count,
+            });
+        }
+        stats.at_least |= total >= at_most;
+    }
+    let oldest = Statement::<D>::new(format!(
+        "select {}, {} from (select {due} as due from {table} where {} order by {due} limit 1) as oldest",
+        D::micros("due"),
+        D::micros(D::NOW),
+        D::PENDING,
+        due = D::DUE
+    ));
+    if let Some(row) = D::fetch(&mut connection, oldest).await?.first() {
+        let lag = required(D::int(row, 1)?)? - required(D::int(row, 0)?)?;
+        stats.oldest_lag = (lag >= 0).then(|| from_micros(lag));
+    }
+    Ok(stats)
+}

@@ -1,0 +1,525 @@
+//! PostgreSQL. Arrays carry a batch as a few values, so that every statement has one text and one plan.
+
+use std::time::Duration;
+
+use sqlx::pool::PoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgRow};
+use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction};
+
+use super::row::{columns, join_names, micros, read_claimed};
+use super::sql::{Bind, Dialect, Driver, Held, Serialized, Statement};
+use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Verdict, cut, quote};
+use crate::error::Error;
+use crate::migrate::Migration;
+use crate::table::TableName;
+use crate::write::commit_failed;
+
+impl Dialect for Postgres {
+    const DATABASE: &'static str = "postgres";
+    const QUOTE: char = '"';
+    // Not clock_timestamp(), which could differ from row to row and so cannot bound an index scan. Outside of a
+    // transaction block, where our own statements run, now() is the statement's start.
+    const NOW: &'static str = "now()";
+    const PENDING: &'static str = "status in (0, 2)";
+    const DUE: &'static str = "available_at";
+    const INSTANT: &'static str = "timestamptz";
+
+    fn placeholder(n: usize) -> String {
+        format!("${n}")
+    }
+
+    fn micros(instant: &str) -> String {
+        format!("(extract(epoch from {instant}) * 1000000)::bigint")
+    }
+
+    fn shift(instant: &str, micros: &str) -> String {
+        format!("({instant} + {micros} * interval '1 microsecond')")
+    }
+
+    fn integer(column: &str) -> String {
+        format!("{column}::bigint")
+    }
+
+    fn json_text(column: &str) -> String {
+        format!("{column}::text")
+    }
+}
+
+/// The statements of the hot path.
+#[derive(Debug)]
+pub struct Sql {
+    insert_one: SqlStr,
+    insert_many: SqlStr,
+    claim: SqlStr,
+    read_leased: SqlStr,
+    done: SqlStr,
+    delete: SqlStr,
+    retry: SqlStr,
+    dead: SqlStr,
+    defer: SqlStr,
+    renew: SqlStr,
+    release: SqlStr,
+}
+
+fn statement(sql: String) -> SqlStr {
+    AssertSqlSafe(std::sync::Arc::<str>::from(sql)).into_sql_str()
+}
+
+impl Driver for Postgres {
+    const MIGRATIONS: &'static [Migration] = &[Migration::new(
+        1,
+        "the tables",
+        include_str!("../migrate/postgres_1_up.sql"),
+        include_str!("../migrate/postgres_1_down.sql"),
+    )];
+
+    type Sql = Sql;
+
+    fn statements(table: &TableName) -> Sql {
+        let attempt = quote::<Self>(&table.attempt());
+        let table = quote::<Self>(table.as_str());
+        let columns = columns::<Self>("t.");
+        let written = "event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, headers, \
+                       occurred_at, available_at, locked_by, lease_until, token";
+        // A lease of which the row still has the token: served by the primary key.
+        let held = "t.seq = s.seq and t.token = s.token and t.status in (0, 2)";
+        let free = "locked_by = null, lease_until = null";
+        let leases = "unnest($1::bigint[], $2::bigint[]) as s(seq, token)";
+        Sql {
+            insert_one: statement(format!(
+                "insert into {table} ({written})
+                 values ($1, $2, $3, $4, $5, $6::json, $7, $8::json,
+                         timestamptz 'epoch' + $9::bigint * interval '1 microsecond',
+                         coalesce(timestamptz 'epoch' + $10::bigint * interval '1 microsecond',
+                                  clock_timestamp() + $11::bigint * interval '1 microsecond'),
+                         $12, clock_timestamp() + $13::bigint * interval '1 microsecond', $14)
+                 returning seq"
+            )),
+            insert_many: statement(format!(
+                "insert into {table} ({written})
+                 select e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.payload::json,
+                        e.payload_bytes, e.headers::json,
+                        timestamptz 'epoch' + e.occurred_at * interval '1 microsecond',
+                        coalesce(timestamptz 'epoch' + e.due_at * interval '1 microsecond',
+                                 clock_timestamp() + e.due_after * interval '1 microsecond'),
+                        e.locked_by, clock_timestamp() + e.lease * interval '1 microsecond', e.token
+                 from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[],
+                             $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[],
+                             $14::bigint[])
+                      with ordinality as e(event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload,
+                                           payload_bytes, headers, occurred_at, due_at, due_after, locked_by, lease,
+                                           token, place)
+                 order by e.place
+                 returning event_id, seq"
+            )),
+            // Picks by the index of pending rows, in its order; updates by the place of the locked rows.
+            claim: statement(format!(
+                "with picked as materialized (
+                   select ctid from {table}
+                   where status in (0, 2)
+                     and available_at >= timestamptz 'epoch' + $1::bigint * interval '1 microsecond'
+                     and available_at <= now()
+                     and created_at <= now() - $2::bigint * interval '1 microsecond'
+                     and (lease_until is null or lease_until <= now())
+                   order by available_at, seq
+                   limit $3
+                   for update skip locked)
+                 update {table} as t
+                 set locked_by = $4, lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond',
+                     token = token + 1
+                 where t.ctid = any(array(select ctid from picked))
+                 returning {columns}"
+            )),
+            read_leased: statement(format!(
+                "select {columns} from {leases} join {table} as t on {held}
+                 where t.lease_until >= now() + $3::bigint * interval '1 microsecond'"
+            )),
+            done: statement(format!(
+                "update {table} as t set status = 1, done_at = now(), {free} from {leases} where {held}"
+            )),
+            delete: statement(format!("delete from {table} as t using {leases} where {held}")),
+            retry: statement(format!(
+                "with failed as (
+                   update {table} as t
+                   set status = 2, attempts = attempts + 1, token = t.token + 1, last_error = s.error,
+                       done_by = s.done_by, available_at = now() + s.after * interval '1 microsecond', {free}
+                   from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])
+                        as s(seq, token, after, error, done_by)
+                   where {held}
+                   returning t.seq, t.attempts, s.error)
+                 insert into {attempt} (seq, attempt, node, error) select seq, attempts, $6, error from failed"
+            )),
+            dead: statement(format!(
+                "with failed as (
+                   update {table} as t
+                   set status = 3, attempts = attempts + 1, token = t.token + 1, last_error = s.error,
+                       dead_at = now(), {free}
+                   from unnest($1::bigint[], $2::bigint[], $3::text[]) as s(seq, token, error)
+                   where {held}
+                   returning t.seq, t.attempts, s.error)
+                 insert into {attempt} (seq, attempt, node, error) select seq, attempts, $4, error from failed"
+            )),
+            defer: statement(format!(
+                "update {table} as t
+                 set token = t.token + 1, done_by = s.done_by,
+                     available_at = now() + s.after * interval '1 microsecond', {free}
+                 from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) as s(seq, token, after, done_by)
+                 where {held}"
+            )),
+            renew: statement(format!(
+                "update {table} as t set lease_until = now() + $3::bigint * interval '1 microsecond'
+                 from {leases} where {held} and t.lease_until is not null returning t.seq, t.token"
+            )),
+            release: statement(format!(
+                "update {table} as t set token = t.token + 1, {free}
+                 from {leases} where {held} and t.lease_until is not null"
+            )),
+        }
+    }
+
+    async fn begin(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin().await
+    }
+
+    /// COMMIT of a transaction in which a statement failed is answered with a quiet ROLLBACK. A query before it, in the
+    /// same message, fails in such a transaction and keeps the COMMIT from being run. The chained transaction, empty, is
+    /// what the driver rolls back when it drops the one that it believes is open.
+    async fn commit(mut tx: Transaction<'static, Self>) -> Result<(), Error> {
+        sqlx::raw_sql("select 1; commit and chain")
+            .execute(&mut *tx)
+            .await
+            .map_err(commit_failed)?;
+        Ok(())
+    }
+
+    fn is_missing_table(error: &sqlx::Error) -> bool {
+        error
+            .as_database_error()
+            .is_some_and(|error| error.code().as_deref() == Some("42P01"))
+    }
+
+    fn own_options(options: PoolOptions<Self>, connect: PgConnectOptions) -> (PoolOptions<Self>, PgConnectOptions) {
+        (options, connect.application_name("outbox"))
+    }
+
+    fn int(row: &PgRow, column: usize) -> Result<Option<i64>, sqlx::Error> {
+        row.try_get(column)
+    }
+
+    fn text(row: &PgRow, column: usize) -> Result<Option<String>, sqlx::Error> {
+        row.try_get(column)
+    }
+
+    fn bytes(row: &PgRow, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
+        row.try_get(column)
+    }
+
+    async fn execute(connection: &mut PgConnection, statement: Statement<Self>) -> Result<u64, sqlx::Error> {
+        let (sql, binds) = statement.into_parts();
+        let mut query = sqlx::query(sql).persistent(false);
+        for bind in binds {
+            query = match bind {
+                Bind::Int(value) => query.bind(value),
+                Bind::Text(value) => query.bind(value),
+            };
+        }
+        Ok(query.execute(connection).await?.rows_affected())
+    }
+
+    async fn fetch(connection: &mut PgConnection, statement: Statement<Self>) -> Result<Vec<PgRow>, sqlx::Error> {
+        let (sql, binds) = statement.into_parts();
+        let mut query = sqlx::query(sql).persistent(false);
+        for bind in binds {
+            query = match bind {
+                Bind::Int(value) => query.bind(value),
+                Bind::Text(value) => query.bind(value),
+            };
+        }
+        query.fetch_all(connection).await
+    }
+
+    async fn script(connection: &mut PgConnection, script: String) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(script)).execute(connection).await?;
+        Ok(())
+    }
+
+    async fn serialized(pool: &PgPool, table: &TableName) -> Result<Serialized<Self>, sqlx::Error> {
+        let mut tx = pool.begin().await?;
+        sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
+            .bind(format!("outbox migration of {table}"))
+            .execute(&mut *tx)
+            .await?;
+        Ok(Serialized {
+            held: Held::Transaction(tx),
+        })
+    }
+
+    async fn insert(connection: &mut PgConnection, sql: &Sql, rows: &[NewRow<'_>]) -> Result<Vec<i64>, sqlx::Error> {
+        if let [row] = rows {
+            let event = row.event;
+            let seq = sqlx::query_scalar(sql.insert_one.clone())
+                .bind(event.id().as_str())
+                .bind(event.event_type().as_str())
+                .bind(event.aggregate_type().as_str())
+                .bind(event.aggregate_id())
+                .bind(event.tenant_id())
+                .bind(row.json())
+                .bind(row.bytes())
+                .bind(event.headers().to_json())
+                .bind(row.occurred_at())
+                .bind(row.due_at())
+                .bind(row.due_after())
+                .bind(row.owner())
+                .bind(row.lease())
+                .bind(row.token())
+                .fetch_one(connection)
+                .await?;
+            return Ok(vec![seq]);
+        }
+        fn column<'a, T>(rows: &'a [NewRow<'a>], value: impl Fn(&'a NewRow<'a>) -> T) -> Vec<T> {
+            rows.iter().map(value).collect()
+        }
+        let written: Vec<(String, i64)> = sqlx::query_as(sql.insert_many.clone())
+            .bind(column(rows, |row| row.event.id().as_str()))
+            .bind(column(rows, |row| row.event.event_type().as_str()))
+            .bind(column(rows, |row| row.event.aggregate_type().as_str()))
+            .bind(column(rows, |row| row.event.aggregate_id()))
+            .bind(column(rows, |row| row.event.tenant_id()))
+            .bind(column(rows, NewRow::json))
+            .bind(column(rows, NewRow::bytes))
+            .bind(column(rows, |row| row.event.headers().to_json()))
+            .bind(column(rows, NewRow::occurred_at))
+            .bind(column(rows, NewRow::due_at))
+            .bind(column(rows, NewRow::due_after))
+            .bind(column(rows, NewRow::owner))
+            .bind(column(rows, NewRow::lease))
+            .bind(column(rows, NewRow::token))
+            .fetch_all(connection)
+            .await?;
+        // RETURNING promises no order: go by the id.
+        let seqs: std::collections::HashMap<_, _> = written.into_iter().collect();
+        rows.iter()
+            .map(|row| {
+                seqs.get(row.event.id().as_str())
+                    .copied()
+                    .ok_or(sqlx::Error::RowNotFound)
+            })
+            .collect()
+    }
+
+    async fn claim(pool: &PgPool, sql: &Sql, claim: &Claim<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
+        let rows = sqlx::query(sql.claim.clone())
+            .bind(claim.from.unwrap_or(0))
+            .bind(micros(claim.skip_recent))
+            .bind(claim.limit as i64)
+            .bind(claim.owner)
+            .bind(micros(claim.lease))
+            .fetch_all(pool)
+            .await?;
+        rows.iter().map(read_claimed::<Self>).collect()
+    }
+
+    async fn read_leased(
+        pool: &PgPool,
+        sql: &Sql,
+        leases: &[Lease],
+        at_least: Duration,
+    ) -> Result<Vec<Claimed>, sqlx::Error> {
+        let (seqs, tokens) = arrays(leases.iter());
+        let rows = sqlx::query(sql.read_leased.clone())
+            .bind(seqs)
+            .bind(tokens)
+            .bind(micros(at_least))
+            .fetch_all(pool)
+            .await?;
+        rows.iter().map(read_claimed::<Self>).collect()
+    }
+
+    async fn settle(pool: &PgPool, sql: &Sql, owner: &str, settlements: &[Settlement]) -> Result<u64, sqlx::Error> {
+        let batch = Batch::of(settlements);
+        // The common case is one statement, which needs no transaction around it.
+        if batch.kinds() == 1 {
+            return batch.write(&mut *pool.acquire().await?, sql, owner).await;
+        }
+        let mut tx = pool.begin().await?;
+        let applied = batch.write(&mut tx, sql, owner).await?;
+        tx.commit().await?;
+        Ok(applied)
+    }
+
+    async fn renew(pool: &PgPool, sql: &Sql, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, sqlx::Error> {
+        let (seqs, tokens) = arrays(leases.iter());
+        let rows: Vec<(i64, i64)> = sqlx::query_as(sql.renew.clone())
+            .bind(seqs)
+            .bind(tokens)
+            .bind(micros(lease))
+            .fetch_all(pool)
+            .await?;
+        Ok(rows.into_iter().map(|(seq, token)| Lease { seq, token }).collect())
+    }
+
+    async fn release(pool: &PgPool, sql: &Sql, leases: &[Lease]) -> Result<u64, sqlx::Error> {
+        let (seqs, tokens) = arrays(leases.iter());
+        Ok(sqlx::query(sql.release.clone())
+            .bind(seqs)
+            .bind(tokens)
+            .execute(pool)
+            .await?
+            .rows_affected())
+    }
+
+    async fn explain(pool: &PgPool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
+        let leases: Vec<i64> = (1..=100).collect();
+        let numbers = vec![0_i64; 100];
+        let texts = vec!["x"; 100];
+        let explain = |sql: &SqlStr| AssertSqlSafe(format!("explain (analyze, buffers) {}", sql.as_str()));
+        let mut tx = pool.begin().await?;
+        let query = match statement {
+            Explain::Claim => sqlx::query_scalar(explain(&sql.claim))
+                .bind(0_i64)
+                .bind(0_i64)
+                .bind(100_i64)
+                .bind("explain")
+                .bind(1_i64),
+            Explain::ReadLeased => sqlx::query_scalar(explain(&sql.read_leased))
+                .bind(&leases)
+                .bind(&numbers)
+                .bind(0_i64),
+            Explain::Done => sqlx::query_scalar(explain(&sql.done)).bind(&leases).bind(&numbers),
+            Explain::Delete => sqlx::query_scalar(explain(&sql.delete)).bind(&leases).bind(&numbers),
+            Explain::Retry => sqlx::query_scalar(explain(&sql.retry))
+                .bind(&leases)
+                .bind(&numbers)
+                .bind(&numbers)
+                .bind(&texts)
+                .bind(&texts)
+                .bind("explain"),
+            Explain::Dead => sqlx::query_scalar(explain(&sql.dead))
+                .bind(&leases)
+                .bind(&numbers)
+                .bind(&texts)
+                .bind("explain"),
+            Explain::Defer => sqlx::query_scalar(explain(&sql.defer))
+                .bind(&leases)
+                .bind(&numbers)
+                .bind(&numbers)
+                .bind(&texts),
+            Explain::Renew => sqlx::query_scalar(explain(&sql.renew))
+                .bind(&leases)
+                .bind(&numbers)
+                .bind(0_i64),
+            Explain::Release => sqlx::query_scalar(explain(&sql.release)).bind(&leases).bind(&numbers),
+        };
+        let lines: Vec<String> = query.fetch_all(&mut *tx).await?;
+        tx.rollback().await?;
+        Ok(lines.join("\n"))
+    }
+}
+
+fn arrays<'a>(leases: impl Iterator<Item = &'a Lease>) -> (Vec<i64>, Vec<i64>) {
+    leases.map(|lease| (lease.seq, lease.token)).unzip()
+}
+
+/// Settlements by kind, each as the arrays its statement takes.
+#[derive(Default)]
+struct Batch {
+    done: Leases,
+    delete: Leases,
+    retry: (Leases, Vec<i64>, Vec<String>, Vec<Option<String>>),
+    dead: (Leases, Vec<String>),
+    defer: (Leases, Vec<i64>, Vec<Option<String>>),
+}
+
+#[derive(Default)]
+struct Leases {
+    seqs: Vec<i64>,
+    tokens: Vec<i64>,
+}
+
+impl Leases {
+    fn push(&mut self, lease: Lease) {
+        self.seqs.push(lease.seq);
+        self.tokens.push(lease.token);
+    }
+}
+
+impl Batch {
+    fn of(settlements: &[Settlement]) -> Self {
+        let mut batch = Self::default();
+        for Settlement { lease, verdict } in settlements {
+            match verdict {
+                Verdict::Done => batch.done.push(*lease),
+                Verdict::DoneAndDeleted => batch.delete.push(*lease),
+                Verdict::Retry { after, error, done_by } => {
+                    batch.retry.0.push(*lease);
+                    batch.retry.1.push(micros(*after));
+                    batch.retry.2.push(cut(error));
+                    batch.retry.3.push(join_names(done_by));
+                }
+                Verdict::Dead { error } => {
+                    batch.dead.0.push(*lease);
+                    batch.dead.1.push(cut(error));
+                }
+                Verdict::Defer { after, done_by } => {
+                    batch.defer.0.push(*lease);
+                    batch.defer.1.push(micros(*after));
+                    batch.defer.2.push(join_names(done_by));
+                }
+            }
+        }
+        batch
+    }
+
+    fn kinds(&self) -> usize {
+        [&self.done, &self.delete, &self.retry.0, &self.dead.0, &self.defer.0]
+            .iter()
+            .filter(|leases| !leases.seqs.is_empty())
+            .count()
+    }
+
+    async fn write(&self, connection: &mut PgConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
+        let mut applied = 0;
+        if !self.done.seqs.is_empty() {
+            let query = sqlx::query(sql.done.clone())
+                .bind(&self.done.seqs)
+                .bind(&self.done.tokens);
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        if !self.delete.seqs.is_empty() {
+            let query = sqlx::query(sql.delete.clone())
+                .bind(&self.delete.seqs)
+                .bind(&self.delete.tokens);
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        let (leases, afters, errors, done_by) = &self.retry;
+        if !leases.seqs.is_empty() {
+            let query = sqlx::query(sql.retry.clone())
+                .bind(&leases.seqs)
+                .bind(&leases.tokens)
+                .bind(afters)
+                .bind(errors)
+                .bind(done_by)
+                .bind(owner);
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        let (leases, errors) = &self.dead;
+        if !leases.seqs.is_empty() {
+            let query = sqlx::query(sql.dead.clone())
+                .bind(&leases.seqs)
+                .bind(&leases.tokens)
+                .bind(errors)
+                .bind(owner);
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        let (leases, afters, done_by) = &self.defer;
+        if !leases.seqs.is_empty() {
+            let query = sqlx::query(sql.defer.clone())
+                .bind(&leases.seqs)
+                .bind(&leases.tokens)
+                .bind(afters)
+                .bind(done_by);
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        Ok(applied)
+    }
+}

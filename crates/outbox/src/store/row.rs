@@ -1,0 +1,204 @@
+//! Rows on their way in and out: what is written for an event, and what is read back.
+#![allow(
+    missing_docs,
+    reason = "public only because `Backend` is implemented for every `Driver`"
+)]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+
+use super::sql::Driver;
+use super::{Claimed, Lease};
+use crate::event::{Due, Event, EventError, EventId, Headers, Parts, Payload};
+
+/// An event on its way into the table.
+#[derive(Clone, Copy, Debug)]
+pub struct NewRow<'a> {
+    pub event: &'a Event,
+    /// Who owns it from birth, so that its hot path needs no claim and nobody can race it.
+    pub born: Option<Born<'a>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Born<'a> {
+    pub owner: &'a str,
+    pub lease: Duration,
+    /// Random, so that not even a `seq` gone astray could settle another row.
+    pub token: i64,
+}
+
+impl NewRow<'_> {
+    pub(crate) fn occurred_at(&self) -> i64 {
+        self.event.occurred_at().timestamp_micros()
+    }
+
+    /// The instant it is due, where the user named one.
+    pub(crate) fn due_at(&self) -> Option<i64> {
+        match self.event.due() {
+            Due::At(at) => Some(at.timestamp_micros()),
+            Due::Now | Due::After(_) => None,
+        }
+    }
+
+    /// How long from now it is due, where no instant is named.
+    pub(crate) fn due_after(&self) -> i64 {
+        match self.event.due() {
+            Due::After(delay) => micros(delay),
+            Due::Now | Due::At(_) => 0,
+        }
+    }
+
+    pub(crate) fn json(&self) -> Option<&str> {
+        self.event.payload().as_json()
+    }
+
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match self.event.payload() {
+            Payload::Json(_) => None,
+            Payload::Bytes(bytes) => Some(bytes),
+        }
+    }
+
+    pub(crate) fn owner(&self) -> Option<&str> {
+        self.born.map(|born| born.owner)
+    }
+
+    pub(crate) fn lease(&self) -> Option<i64> {
+        self.born.map(|born| micros(born.lease))
+    }
+
+    pub(crate) fn token(&self) -> i64 {
+        self.born.map_or(0, |born| born.token)
+    }
+}
+
+/// A duration as the databases take it.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 4)
+}
+
+pub(crate) fn from_micros(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+/// What is read of a row to deliver it, in the order of [`columns`].
+pub(super) const COLUMN_COUNT: usize = 15;
+
+/// The columns that [`read_claimed`] expects, in its order. `prefix` is the table's alias with its dot, or nothing.
+pub(super) fn columns<D: Driver>(prefix: &str) -> String {
+    let column = |name: &str| format!("{prefix}{name}");
+    [
+        column("seq"),
+        column("token"),
+        column("event_id"),
+        column("event_type"),
+        column("aggregate_type"),
+        column("aggregate_id"),
+        column("tenant_id"),
+        D::json_text(&column("payload")),
+        column("payload_bytes"),
+        D::json_text(&column("headers")),
+        D::integer(&column("attempts")),
+        column("done_by"),
+        D::micros(&column("occurred_at")),
+        D::micros(&column("available_at")),
+        D::micros(D::NOW),
+    ]
+    .join(", ")
+}
+
+/// Reads [`columns`].
+pub(super) fn read_claimed<D: Driver>(row: &D::Row) -> Result<Claimed, sqlx::Error> {
+    let due_at = D::int(row, 13)?.unwrap_or(0);
+    let now = D::int(row, 14)?.unwrap_or(0);
+    Ok(Claimed {
+        lease: Lease {
+            seq: required(D::int(row, 0)?)?,
+            token: required(D::int(row, 1)?)?,
+        },
+        event: read_event::<D>(row)?,
+        event_id: required(D::text(row, 2)?)?,
+        attempts: u32::try_from(D::int(row, 10)?.unwrap_or(0)).unwrap_or(0),
+        done_by: names(D::text(row, 11)?.as_deref()),
+        due_at,
+        lag: from_micros(now - due_at),
+    })
+}
+
+pub(super) fn required<T>(value: Option<T>) -> Result<T, sqlx::Error> {
+    value.ok_or_else(|| sqlx::Error::Decode("a column that is never null was null".into()))
+}
+
+/// The event of a row. The outer error is the connection's, the inner one the row's own fault.
+pub(super) fn read_event<D: Driver>(row: &D::Row) -> Result<Result<Event, EventError>, sqlx::Error> {
+    let raw = RawEvent {
+        id: required(D::text(row, 2)?)?,
+        event_type: required(D::text(row, 3)?)?,
+        aggregate_type: required(D::text(row, 4)?)?,
+        aggregate_id: D::text(row, 5)?,
+        tenant_id: D::text(row, 6)?,
+        json: D::text(row, 7)?,
+        bytes: D::bytes(row, 8)?,
+        headers: D::text(row, 9)?,
+        occurred_at: D::int(row, 12)?.unwrap_or(0),
+    };
+    Ok(raw.judge())
+}
+
+/// A row as the database holds it, before anybody has judged it.
+struct RawEvent {
+    id: String,
+    event_type: String,
+    aggregate_type: String,
+    aggregate_id: Option<String>,
+    tenant_id: Option<String>,
+    json: Option<String>,
+    bytes: Option<Vec<u8>>,
+    headers: Option<String>,
+    occurred_at: i64,
+}
+
+impl RawEvent {
+    fn judge(self) -> Result<Event, EventError> {
+        let payload = match (self.json, self.bytes) {
+            // The column's type has checked that it is JSON.
+            (Some(json), None) => Payload::Json(Bytes::from(json)),
+            (None, Some(bytes)) => Payload::Bytes(Bytes::from(bytes)),
+            (None, None) => return Err(EventError::NoPayload),
+            (Some(_), Some(_)) => return Err(EventError::TwoPayloads),
+        };
+        let headers = match self.headers.as_deref() {
+            None => Headers::default(),
+            Some(json) => Headers::from_json(json)?,
+        };
+        Ok(Event::from_parts(Parts {
+            id: EventId::new(self.id)?,
+            event_type: self.event_type.into(),
+            aggregate_type: self.aggregate_type.into(),
+            aggregate_id: self.aggregate_id,
+            tenant_id: self.tenant_id,
+            occurred_at: instant(self.occurred_at),
+            // It is due, or it would not have been claimed.
+            due: Due::Now,
+            headers,
+            payload,
+        }))
+    }
+}
+
+pub(super) fn instant(micros: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp_micros(micros).unwrap_or_default()
+}
+
+/// Listener names, as the column `done_by` holds them: one a line, nothing where there are none.
+pub(super) fn join_names(names: &[String]) -> Option<String> {
+    (!names.is_empty()).then(|| names.join("\n"))
+}
+
+pub(super) fn names(column: Option<&str>) -> Vec<String> {
+    column
+        .map(|names| names.lines().map(str::to_owned).collect())
+        .unwrap_or_default()
+}

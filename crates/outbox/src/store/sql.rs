@@ -1,0 +1,409 @@
+//! What the three databases have in common: statements with bound values, and the store on top of them.
+//!
+//! Each database answers the same questions, in the same order, in its own file: [`Dialect`] says how it spells things,
+//! [`Driver`] runs the statements of the hot path, written by hand for it. All the rest (`admin.rs`, migrations) is
+//! written once, with the dialect's spelling.
+#![allow(
+    missing_docs,
+    reason = "public only because `Backend` is implemented for every `Driver`"
+)]
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::ops::DerefMut;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::pool::PoolOptions;
+use sqlx::{Connection, Pool, Transaction};
+
+use super::{Attempt, Claim, Claimed, Explain, Filter, Lease, NewRow, Page, Purge, Purged, Settled, Settlement, Stats};
+use super::{Store, StoredEvent, admin};
+use crate::error::{Error, database, is_conflict};
+use crate::event::EventId;
+use crate::migrate::Migration;
+use crate::table::TableName;
+
+/// How a database spells things.
+pub trait Dialect: Send + Sync + 'static {
+    /// Its name, for logs and metrics.
+    const DATABASE: &'static str;
+    /// Quotes an identifier.
+    const QUOTE: char;
+    /// The instant at which the statement started; the same throughout it, and fit for an index condition.
+    const NOW: &'static str;
+    /// Condition on a row that somebody may still have to deliver, exactly as the index of pending rows has it.
+    const PENDING: &'static str;
+    /// The column that index is sorted by: when a pending row is due.
+    const DUE: &'static str;
+    /// The type of a column that holds an instant.
+    const INSTANT: &'static str;
+
+    /// The n-th placeholder, from one.
+    fn placeholder(n: usize) -> String;
+    /// `instant` as microseconds since 1970.
+    fn micros(instant: &str) -> String;
+    /// The instant that is `micros` microseconds after `instant`; before it, if negative.
+    fn shift(instant: &str, micros: &str) -> String;
+    /// A number column as the 64 bits that the driver reads.
+    fn integer(column: &str) -> String;
+    /// A JSON column as the text it was written as.
+    fn json_text(column: &str) -> String;
+}
+
+/// A quoted identifier. The name must have been checked: see [`TableName`].
+pub(crate) fn quote<D: Dialect>(name: &str) -> String {
+    format!("{0}{name}{0}", D::QUOTE)
+}
+
+/// A value for a placeholder.
+#[derive(Clone, Debug)]
+pub enum Bind {
+    Int(i64),
+    Text(String),
+}
+
+/// SQL text and the values of its placeholders. The text is made of our own literals and checked identifiers; whatever
+/// comes from outside is bound.
+#[derive(Clone, Debug)]
+pub struct Statement<D> {
+    sql: String,
+    binds: Vec<Bind>,
+    dialect: PhantomData<D>,
+}
+
+impl<D: Dialect> Statement<D> {
+    pub(crate) fn new(sql: impl Into<String>) -> Self {
+        Self {
+            sql: sql.into(),
+            binds: Vec::new(),
+            dialect: PhantomData,
+        }
+    }
+
+    pub(crate) fn push(&mut self, sql: &str) -> &mut Self {
+        self.sql.push_str(sql);
+        self
+    }
+
+    /// Appends a placeholder with its value.
+    pub(crate) fn bind(&mut self, value: impl Into<Bind>) -> &mut Self {
+        let placeholder = self.placeholder(value);
+        self.sql.push_str(&placeholder);
+        self
+    }
+
+    /// A placeholder with its value, to stand in the very next text that is pushed.
+    pub(crate) fn placeholder(&mut self, value: impl Into<Bind>) -> String {
+        self.binds.push(value.into());
+        D::placeholder(self.binds.len())
+    }
+
+    pub(crate) fn into_parts(self) -> (sqlx::AssertSqlSafe<String>, Vec<Bind>) {
+        (sqlx::AssertSqlSafe(self.sql), self.binds)
+    }
+}
+
+impl From<i64> for Bind {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<&str> for Bind {
+    fn from(value: &str) -> Self {
+        Self::Text(value.to_owned())
+    }
+}
+
+/// What a database does for us, besides [`Dialect`].
+pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
+    /// All of them, in order.
+    const MIGRATIONS: &'static [Migration];
+
+    /// The statements of the hot path, made once per table.
+    type Sql: fmt::Debug + Send + Sync + 'static;
+
+    fn statements(table: &TableName) -> Self::Sql;
+
+    /// Begins a transaction in which a write cannot fail for having read before (SQLite), and of which
+    /// [`commit`](Self::commit) can tell the truth.
+    fn begin(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
+
+    /// Commits a transaction of [`begin`](Self::begin). Unlike a bare COMMIT it is an error if the database has already
+    /// rolled the transaction back because of a failed statement: what we dispatch after it must be there.
+    fn commit(tx: Transaction<'static, Self>) -> impl Future<Output = Result<(), Error>> + Send;
+
+    fn is_missing_table(error: &sqlx::Error) -> bool;
+
+    /// How our own connections differ from the user's.
+    fn own_options(
+        options: PoolOptions<Self>,
+        connect: <Self::Connection as Connection>::Options,
+    ) -> (PoolOptions<Self>, <Self::Connection as Connection>::Options);
+
+    fn int(row: &Self::Row, column: usize) -> Result<Option<i64>, sqlx::Error>;
+    fn text(row: &Self::Row, column: usize) -> Result<Option<String>, sqlx::Error>;
+    fn bytes(row: &Self::Row, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error>;
+
+    fn execute(
+        connection: &mut Self::Connection,
+        statement: Statement<Self>,
+    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+    fn fetch(
+        connection: &mut Self::Connection,
+        statement: Statement<Self>,
+    ) -> impl Future<Output = Result<Vec<Self::Row>, sqlx::Error>> + Send;
+    /// Several statements without values, separated by semicolons.
+    fn script(
+        connection: &mut Self::Connection,
+        script: String,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// Runs `migrations`, which nobody else does meanwhile, as safely as the database can.
+    fn serialized(
+        pool: &Pool<Self>,
+        table: &TableName,
+    ) -> impl Future<Output = Result<Serialized<Self>, sqlx::Error>> + Send;
+
+    /// Writes rows in the caller's transaction and returns the `seq` of each.
+    fn insert(
+        connection: &mut Self::Connection,
+        sql: &Self::Sql,
+        rows: &[NewRow<'_>],
+    ) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
+    fn claim(
+        pool: &Pool<Self>,
+        sql: &Self::Sql,
+        claim: &Claim<'_>,
+    ) -> impl Future<Output = Result<Vec<Claimed>, sqlx::Error>> + Send;
+    fn read_leased(
+        pool: &Pool<Self>,
+        sql: &Self::Sql,
+        leases: &[Lease],
+        at_least: Duration,
+    ) -> impl Future<Output = Result<Vec<Claimed>, sqlx::Error>> + Send;
+    fn settle(
+        pool: &Pool<Self>,
+        sql: &Self::Sql,
+        owner: &str,
+        settlements: &[Settlement],
+    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+    fn renew(
+        pool: &Pool<Self>,
+        sql: &Self::Sql,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> impl Future<Output = Result<Vec<Lease>, sqlx::Error>> + Send;
+    fn release(
+        pool: &Pool<Self>,
+        sql: &Self::Sql,
+        leases: &[Lease],
+    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+    /// The text of the plan, and what it was asked for, with plausible values.
+    fn explain(
+        pool: &Pool<Self>,
+        sql: &Self::Sql,
+        statement: Explain,
+    ) -> impl Future<Output = Result<String, sqlx::Error>> + Send;
+}
+
+/// A connection that alone may migrate, until [`finish`](Self::finish).
+pub struct Serialized<D: sqlx::Database> {
+    pub(crate) held: Held<D>,
+}
+
+pub(crate) enum Held<D: sqlx::Database> {
+    /// The database can roll DDL back: the lock is the transaction's.
+    Transaction(Transaction<'static, D>),
+    /// It cannot: the lock is the connection's, which is closed in the end.
+    #[cfg_attr(
+        not(feature = "mysql"),
+        allow(dead_code, reason = "only MySQL commits DDL by itself")
+    )]
+    Connection(sqlx::pool::PoolConnection<D>),
+}
+
+impl<D: Driver> Serialized<D> {
+    pub(crate) fn connection(&mut self) -> &mut D::Connection {
+        match &mut self.held {
+            Held::Transaction(tx) => tx.deref_mut(),
+            Held::Connection(connection) => connection.deref_mut(),
+        }
+    }
+
+    pub(crate) async fn finish(self) -> Result<(), sqlx::Error> {
+        match self.held {
+            Held::Transaction(tx) => tx.commit().await,
+            Held::Connection(connection) => connection.close().await,
+        }
+    }
+}
+
+/// A small pool of our own to the database of the user's pool.
+///
+/// The application may use up all of its connections, and the delivery still goes on; and settings which our statements
+/// want do not touch the application's.
+pub(crate) fn own_pool<D: Driver>(theirs: &Pool<D>) -> Pool<D> {
+    let connect = (*theirs.connect_options()).clone();
+    let options = PoolOptions::new()
+        .min_connections(0)
+        .max_connections(4)
+        .acquire_timeout(Duration::from_secs(10))
+        .idle_timeout(Duration::from_secs(300))
+        .test_before_acquire(false);
+    let (options, connect) = D::own_options(options, connect);
+    options.connect_lazy_with(connect)
+}
+
+/// How often a statement is tried that loses against another transaction.
+const CONFLICT_TRIES: u32 = 10;
+
+/// Runs `work` again after a deadlock or a busy database: both mean that nothing happened.
+pub(crate) async fn retrying<T, F: Future<Output = Result<T, sqlx::Error>>>(
+    operation: &'static str,
+    mut work: impl FnMut() -> F,
+) -> Result<T, Error> {
+    let mut tried = 1;
+    loop {
+        match work().await {
+            Err(error) if is_conflict(&error) && tried < CONFLICT_TRIES => {
+                tracing::debug!(operation, tried, %error, "lost against another transaction, trying again");
+                let longest = 2_u64 << tried;
+                tokio::time::sleep(Duration::from_millis(rand::random_range(1..=longest))).await;
+                tried += 1;
+            }
+            result => return result.map_err(database(operation)),
+        }
+    }
+}
+
+/// The store of a database that speaks SQL.
+pub(crate) struct SqlStore<D: Driver> {
+    pub(super) pool: Pool<D>,
+    pub(super) table: TableName,
+    sql: D::Sql,
+}
+
+impl<D: Driver> SqlStore<D> {
+    /// On the given pool, which should be our own: see [`own_pool`].
+    pub(crate) fn new(pool: Pool<D>, table: &TableName) -> Self {
+        Self {
+            pool,
+            table: table.clone(),
+            sql: D::statements(table),
+        }
+    }
+}
+
+impl<D: Driver> fmt::Debug for SqlStore<D> {
+    /// Without the pool, whose options hold the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqlStore")
+            .field("database", &D::DATABASE)
+            .field("table", &self.table)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl<D: Driver> Store for SqlStore<D> {
+    fn name(&self) -> &'static str {
+        D::DATABASE
+    }
+
+    async fn schema_version(&self) -> Result<i64, Error> {
+        crate::migrate::version(&self.pool, &self.table).await
+    }
+
+    async fn claim(&self, claim: &Claim<'_>) -> Result<Vec<Claimed>, Error> {
+        let mut claimed = retrying("claiming events", || D::claim(&self.pool, &self.sql, claim)).await?;
+        claimed.sort_unstable_by_key(|row| (row.due_at, row.lease.seq));
+        Ok(claimed)
+    }
+
+    async fn read_leased(&self, leases: &[Lease], at_least: Duration) -> Result<Vec<Claimed>, Error> {
+        if leases.is_empty() {
+            return Ok(Vec::new());
+        }
+        retrying("reading leased events", || {
+            D::read_leased(&self.pool, &self.sql, leases, at_least)
+        })
+        .await
+    }
+
+    async fn settle(&self, owner: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
+        if settlements.is_empty() {
+            return Ok(Settled::default());
+        }
+        let applied = retrying("settling events", || {
+            D::settle(&self.pool, &self.sql, owner, settlements)
+        })
+        .await?;
+        Ok(Settled {
+            applied,
+            stale: (settlements.len() as u64).saturating_sub(applied),
+        })
+    }
+
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, Error> {
+        if leases.is_empty() {
+            return Ok(Vec::new());
+        }
+        retrying("renewing leases", || D::renew(&self.pool, &self.sql, leases, lease)).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<u64, Error> {
+        if leases.is_empty() {
+            return Ok(0);
+        }
+        retrying("releasing leases", || D::release(&self.pool, &self.sql, leases)).await
+    }
+
+    async fn purge(&self, purge: &Purge, after: i64) -> Result<Purged, Error> {
+        retrying("purging events", || admin::purge(self, purge, after)).await
+    }
+
+    async fn lead(&self, name: &str, owner: &str, lease: Duration) -> Result<bool, Error> {
+        retrying("taking a named lease", || admin::lead(self, name, owner, lease)).await
+    }
+
+    async fn resign(&self, name: &str, owner: &str) -> Result<(), Error> {
+        retrying("giving up a named lease", || admin::resign(self, name, owner)).await
+    }
+
+    async fn fetch(&self, id: &EventId) -> Result<Option<StoredEvent>, Error> {
+        let found = self.find(&Filter::id(id), Page { after: 0, limit: 1 }).await?;
+        Ok(found.into_iter().next())
+    }
+
+    async fn attempts(&self, id: &EventId) -> Result<Vec<Attempt>, Error> {
+        retrying("reading failed attempts", || admin::attempts(self, id)).await
+    }
+
+    async fn find(&self, filter: &Filter, page: Page) -> Result<Vec<StoredEvent>, Error> {
+        retrying("finding events", || admin::find(self, filter, page)).await
+    }
+
+    async fn count(&self, filter: &Filter, at_most: u64) -> Result<u64, Error> {
+        retrying("counting events", || admin::count(self, filter, at_most)).await
+    }
+
+    async fn replay(&self, filter: &Filter, limit: usize) -> Result<u64, Error> {
+        retrying("replaying events", || admin::replay(self, filter, limit)).await
+    }
+
+    async fn discard(&self, filter: &Filter, limit: usize) -> Result<u64, Error> {
+        retrying("discarding events", || admin::discard(self, filter, limit)).await
+    }
+
+    async fn stats(&self, at_most: u64) -> Result<Stats, Error> {
+        retrying("reading the state of the outbox", || admin::stats(self, at_most)).await
+    }
+
+    async fn explain(&self, statement: Explain) -> Result<String, Error> {
+        D::explain(&self.pool, &self.sql, statement)
+            .await
+            .map_err(database("explaining a statement"))
+    }
+}

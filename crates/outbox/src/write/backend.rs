@@ -1,0 +1,156 @@
+use std::fmt;
+use std::future::Future;
+use std::ops::DerefMut;
+use std::sync::Arc;
+
+use sqlx::Pool;
+
+use crate::error::{Error, database};
+use crate::store::{Driver, NewRow, SqlStore, Store, own_pool};
+use crate::table::TableName;
+
+/// A database that an outbox can live in: `sqlx::Sqlite`, `sqlx::Postgres`, `sqlx::MySql`, and
+/// [`Memory`](crate::testing::Memory) for unit tests.
+pub trait Backend: Send + Sync + Sized + 'static {
+    /// What connections come from.
+    type Pool: Clone + Send + Sync + 'static;
+    /// What statements run on.
+    type Connection: Send;
+    /// A transaction that owns its connection.
+    type Transaction: DerefMut<Target = Self::Connection> + Send;
+    /// A savepoint inside of a transaction.
+    type Savepoint<'a>: DerefMut<Target = Self::Connection> + Send;
+    /// The statements of the hot path.
+    #[doc(hidden)]
+    type Statements: fmt::Debug + Send + Sync;
+
+    #[doc(hidden)]
+    fn statements(table: &TableName) -> Self::Statements;
+    #[doc(hidden)]
+    fn begin(pool: &Self::Pool) -> impl Future<Output = Result<Self::Transaction, Error>> + Send;
+    #[doc(hidden)]
+    fn commit(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send;
+    #[doc(hidden)]
+    fn rollback(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send;
+    #[doc(hidden)]
+    fn savepoint(connection: &mut Self::Connection) -> impl Future<Output = Result<Self::Savepoint<'_>, Error>> + Send;
+    #[doc(hidden)]
+    fn release(savepoint: Self::Savepoint<'_>) -> impl Future<Output = Result<(), Error>> + Send;
+    #[doc(hidden)]
+    fn rollback_to(savepoint: Self::Savepoint<'_>) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Inserts chunk by chunk, all of them or none.
+    #[doc(hidden)]
+    fn insert(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        chunks: &[&[NewRow<'_>]],
+    ) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
+    #[doc(hidden)]
+    fn is_missing_table(error: &sqlx::Error) -> bool;
+    /// The delivery's side of the same tables, on connections of its own.
+    #[doc(hidden)]
+    fn store(pool: &Self::Pool, table: &TableName) -> Arc<dyn Store>;
+    /// Brings the tables up to date.
+    #[doc(hidden)]
+    fn migrate(pool: &Self::Pool, table: &TableName) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// What an [`Outbox`](crate::Outbox) is made from; it decides the outbox's database.
+pub trait PoolOf<D: Backend> {
+    /// The pool.
+    fn pool(&self) -> &D::Pool;
+}
+
+impl<D: Driver> PoolOf<D> for Pool<D> {
+    fn pool(&self) -> &Pool<D> {
+        self
+    }
+}
+
+impl<D: Driver> Backend for D {
+    type Pool = Pool<D>;
+    type Connection = D::Connection;
+    type Transaction = sqlx::Transaction<'static, D>;
+    type Savepoint<'a> = sqlx::Transaction<'a, D>;
+    type Statements = D::Sql;
+
+    fn statements(table: &TableName) -> D::Sql {
+        <D as Driver>::statements(table)
+    }
+
+    async fn begin(pool: &Pool<D>) -> Result<Self::Transaction, Error> {
+        <D as Driver>::begin(pool)
+            .await
+            .map_err(database("beginning a transaction"))
+    }
+
+    async fn commit(tx: Self::Transaction) -> Result<(), Error> {
+        <D as Driver>::commit(tx).await
+    }
+
+    async fn rollback(tx: Self::Transaction) -> Result<(), Error> {
+        tx.rollback().await.map_err(database("rolling back"))
+    }
+
+    async fn savepoint(connection: &mut D::Connection) -> Result<Self::Savepoint<'_>, Error> {
+        sqlx::Connection::begin(connection)
+            .await
+            .map_err(database("setting a savepoint"))
+    }
+
+    async fn release(savepoint: Self::Savepoint<'_>) -> Result<(), Error> {
+        savepoint.commit().await.map_err(database("releasing a savepoint"))
+    }
+
+    async fn rollback_to(savepoint: Self::Savepoint<'_>) -> Result<(), Error> {
+        savepoint
+            .rollback()
+            .await
+            .map_err(database("rolling back to a savepoint"))
+    }
+
+    async fn insert(
+        connection: &mut D::Connection,
+        statements: &D::Sql,
+        chunks: &[&[NewRow<'_>]],
+    ) -> Result<Vec<i64>, sqlx::Error> {
+        if let [chunk] = chunks {
+            return <D as Driver>::insert(connection, statements, chunk).await;
+        }
+        // One statement is atomic by itself; several are by a savepoint.
+        let mut savepoint = sqlx::Connection::begin(connection).await?;
+        let mut seqs = Vec::new();
+        for chunk in chunks {
+            seqs.extend(<D as Driver>::insert(&mut savepoint, statements, chunk).await?);
+        }
+        savepoint.commit().await?;
+        Ok(seqs)
+    }
+
+    fn is_missing_table(error: &sqlx::Error) -> bool {
+        <D as Driver>::is_missing_table(error)
+    }
+
+    fn store(pool: &Pool<D>, table: &TableName) -> Arc<dyn Store> {
+        Arc::new(SqlStore::<D>::new(own_pool(pool), table))
+    }
+
+    async fn migrate(pool: &Pool<D>, table: &TableName) -> Result<(), Error> {
+        crate::migrate::up(pool, table).await.map(drop)
+    }
+}
+
+/// What a failed COMMIT means. What the database itself says, it knows; a lost connection leaves the outcome open.
+pub(crate) fn commit_failed(source: sqlx::Error) -> Error {
+    let told = source.as_database_error().is_some_and(|error| {
+        // A server that is going down (57P..) or a broken connection (08..) may have committed before.
+        !error
+            .code()
+            .is_some_and(|code| code.starts_with("57P") || code.starts_with("08"))
+    });
+    if told {
+        Error::NotCommitted { source }
+    } else {
+        Error::CommitOutcomeUnknown { source }
+    }
+}

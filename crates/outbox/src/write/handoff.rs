@@ -1,0 +1,43 @@
+use std::fmt;
+
+use tokio::time::Instant;
+
+use crate::event::Event;
+use crate::store::{Born, Lease};
+
+/// Where events go from memory once their transaction is decided. Never blocks, never fails: whatever it cannot take
+/// is found in the table.
+pub(crate) trait Handoff: Send + Sync + fmt::Debug {
+    /// Who will own the rows of the next insert. `None`: nobody here delivers.
+    fn born(&self) -> Option<Born<'_>>;
+
+    /// Committed, says the database.
+    fn committed(&self, events: Vec<Committed>);
+
+    /// Perhaps committed: to be looked up by their leases.
+    fn unconfirmed(&self, leases: Vec<Lease>);
+}
+
+/// An event that is in the table for certain.
+#[derive(Debug)]
+pub(crate) struct Committed {
+    /// `None` for an event that is not to be delivered from memory.
+    pub(crate) lease: Option<Lease>,
+    pub(crate) event: Event,
+    /// When the lease ends, at the earliest.
+    pub(crate) deadline: Instant,
+}
+
+/// For a process that only writes.
+#[derive(Debug)]
+pub(crate) struct WriterOnly;
+
+impl Handoff for WriterOnly {
+    fn born(&self) -> Option<Born<'_>> {
+        None
+    }
+
+    fn committed(&self, _events: Vec<Committed>) {}
+
+    fn unconfirmed(&self, _leases: Vec<Lease>) {}
+}

@@ -1,0 +1,195 @@
+use std::ops::{Deref, DerefMut};
+
+use super::{Backend, COMMIT_TIMEOUT, Published, Staged, TxHandle};
+use crate::error::Error;
+
+/// A transaction that hands its events over when it is committed.
+///
+/// Use it as the database's own (`&mut *tx` is the connection). Dropped, it is rolled back and nothing is delivered.
+///
+/// # Cancellation
+/// A [`commit`](Self::commit) whose future is dropped may or may not have happened; the events are then looked up in the
+/// table and delivered if they are there.
+pub struct Transaction<D: Backend> {
+    inner: D::Transaction,
+    staged: Vec<Staged>,
+}
+
+impl<D: Backend> Transaction<D> {
+    pub(crate) fn new(inner: D::Transaction) -> Self {
+        Self {
+            inner,
+            staged: Vec::new(),
+        }
+    }
+
+    /// Commits, and hands the events to the dispatcher.
+    ///
+    /// # Errors
+    /// [`Error::NotCommitted`] if the database refused, or had rolled back before because of a failed statement.
+    /// [`Error::CommitOutcomeUnknown`] if no answer came: read your data before you try again. Nothing is delivered from
+    /// memory then; what is in the table is delivered from there.
+    pub async fn commit(self) -> Result<(), Error> {
+        let Self { inner, mut staged } = self;
+        staged.iter_mut().for_each(Staged::begin_commit);
+        let outcome = match tokio::time::timeout(COMMIT_TIMEOUT, D::commit(inner)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Error::CommitOutcomeUnknown {
+                source: sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()),
+            }),
+        };
+        match &outcome {
+            Ok(()) => staged.into_iter().for_each(Staged::committed),
+            Err(Error::NotCommitted { .. }) => staged.into_iter().for_each(Staged::rolled_back),
+            // Dropped undecided: to be looked up.
+            Err(_) => drop(staged),
+        }
+        outcome
+    }
+
+    /// Rolls back; nothing is delivered. Dropping the transaction does the same, a little later.
+    ///
+    /// # Errors
+    /// [`Error::Database`] if the connection is lost; the database then rolls back by itself.
+    pub async fn rollback(self) -> Result<(), Error> {
+        self.staged.into_iter().for_each(Staged::rolled_back);
+        D::rollback(self.inner).await
+    }
+
+    /// A savepoint: what is published in it is delivered only if it is released and the transaction is committed.
+    ///
+    /// # Errors
+    /// [`Error::Database`].
+    pub async fn savepoint(&mut self) -> Result<Savepoint<'_, D>, Error> {
+        let inner = D::savepoint(&mut self.inner).await?;
+        Ok(Savepoint {
+            inner,
+            parent: &mut self.staged,
+            staged: Vec::new(),
+        })
+    }
+}
+
+impl<D: Backend> Deref for Transaction<D> {
+    type Target = D::Connection;
+
+    fn deref(&self) -> &D::Connection {
+        &self.inner
+    }
+}
+
+impl<D: Backend> DerefMut for Transaction<D> {
+    fn deref_mut(&mut self) -> &mut D::Connection {
+        &mut self.inner
+    }
+}
+
+impl<D: Backend> std::fmt::Debug for Transaction<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction")
+            .field("batches", &self.staged.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Backend> TxHandle<D> for Transaction<D> {
+    type Receipt = Published;
+
+    fn connection(&mut self) -> Result<&mut D::Connection, Error> {
+        Ok(&mut self.inner)
+    }
+
+    fn stage(&mut self, staged: Staged) -> Published {
+        let published = Published { ids: staged.ids() };
+        self.staged.push(staged);
+        published
+    }
+}
+
+/// A savepoint inside of a [`Transaction`]. Dropped, it is rolled back and its events are never delivered.
+pub struct Savepoint<'a, D: Backend> {
+    inner: D::Savepoint<'a>,
+    parent: &'a mut Vec<Staged>,
+    staged: Vec<Staged>,
+}
+
+impl<D: Backend> Savepoint<'_, D> {
+    /// Keeps what was done since; it shares the fate of what is around it.
+    ///
+    /// # Errors
+    /// [`Error::Database`]; the savepoint's events are then not delivered from memory.
+    pub async fn release(self) -> Result<(), Error> {
+        let Self { inner, parent, staged } = self;
+        let mut staged = Undecided(staged);
+        D::release(inner).await?;
+        parent.append(&mut staged.0);
+        Ok(())
+    }
+
+    /// Undoes what was done since. Dropping the savepoint does the same, a little later.
+    ///
+    /// # Errors
+    /// [`Error::Database`].
+    pub async fn rollback(self) -> Result<(), Error> {
+        self.staged.into_iter().for_each(Staged::rolled_back);
+        D::rollback_to(self.inner).await
+    }
+
+    /// A savepoint inside of this one.
+    ///
+    /// # Errors
+    /// [`Error::Database`].
+    pub async fn savepoint(&mut self) -> Result<Savepoint<'_, D>, Error> {
+        let inner = D::savepoint(&mut self.inner).await?;
+        Ok(Savepoint {
+            inner,
+            parent: &mut self.staged,
+            staged: Vec::new(),
+        })
+    }
+}
+
+/// What a release that fails, or is cancelled, leaves behind: in the table if the transaction is committed all the same.
+struct Undecided(Vec<Staged>);
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(Staged::begin_commit);
+    }
+}
+
+impl<D: Backend> Deref for Savepoint<'_, D> {
+    type Target = D::Connection;
+
+    fn deref(&self) -> &D::Connection {
+        &self.inner
+    }
+}
+
+impl<D: Backend> DerefMut for Savepoint<'_, D> {
+    fn deref_mut(&mut self) -> &mut D::Connection {
+        &mut self.inner
+    }
+}
+
+impl<D: Backend> std::fmt::Debug for Savepoint<'_, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Savepoint")
+            .field("batches", &self.staged.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Backend> TxHandle<D> for Savepoint<'_, D> {
+    type Receipt = Published;
+
+    fn connection(&mut self) -> Result<&mut D::Connection, Error> {
+        Ok(&mut self.inner)
+    }
+
+    fn stage(&mut self, staged: Staged) -> Published {
+        let published = Published { ids: staged.ids() };
+        self.staged.push(staged);
+        published
+    }
+}
