@@ -65,10 +65,22 @@ impl fmt::Display for Server {
     }
 }
 
-/// The root of the checkout this crate was compiled in.
+/// The root of the checkout that is being tested.
+///
+/// Cargo's word at run time goes first: checkouts that share a target directory also share the compiled tests, and
+/// the path in those may be another checkout's. A test started without Cargo has only that one.
 pub(crate) fn workspace() -> PathBuf {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    PathBuf::from(root).canonicalize().unwrap_or_else(|_| root.into())
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let compiled_in = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = package
+        .iter()
+        .chain([&compiled_in])
+        .flat_map(|directory| directory.ancestors())
+        .find(|directory| directory.join("scripts/services").is_file());
+    match root {
+        Some(root) => root.to_path_buf(),
+        None => panic!("no scripts/services above {}", compiled_in.display()),
+    }
 }
 
 fn find(variable: &str, service: &str) -> Result<String, String> {
