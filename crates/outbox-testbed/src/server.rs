@@ -1,5 +1,5 @@
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
@@ -77,10 +77,7 @@ pub(crate) fn workspace() -> PathBuf {
         .chain([&compiled_in])
         .flat_map(|directory| directory.ancestors())
         .find(|directory| directory.join("scripts/services").is_file());
-    match root {
-        Some(root) => root.to_path_buf(),
-        None => panic!("no scripts/services above {}", compiled_in.display()),
-    }
+    root.map_or_else(|| compiled_in.join("../.."), Path::to_path_buf)
 }
 
 fn find(variable: &str, service: &str) -> Result<String, String> {
