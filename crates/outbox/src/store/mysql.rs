@@ -1,1 +1,526 @@
+//! MySQL and MariaDB. A batch travels as one JSON value, so that every statement has one text; rows are written by their
+//! primary key, under READ COMMITTED, so that nothing but those rows is locked.
 
+use std::time::Duration;
+
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlRow};
+use sqlx::pool::PoolOptions;
+use sqlx::{AssertSqlSafe, Executor, MySql, QueryBuilder, Row, SqlSafeStr, SqlStr, Transaction};
+
+use super::row::{bind_row, columns, join_names, micros, read_claimed};
+use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
+use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Verdict, cut, quote};
+use crate::error::Error;
+use crate::migrate::Migration;
+use crate::table::TableName;
+use crate::write::commit_failed;
+
+impl Dialect for MySql {
+    const DATABASE: &'static str = "mysql";
+    const QUOTE: char = '`';
+    const NOW: &'static str = "utc_timestamp(6)";
+    const PENDING: &'static str = "pending_at is not null";
+    const DUE: &'static str = "pending_at";
+    const INSTANT: &'static str = "datetime(6)";
+
+    fn placeholder(_n: usize) -> String {
+        "?".to_owned()
+    }
+
+    fn micros(instant: &str) -> String {
+        format!("timestampdiff(microsecond, '1970-01-01', {instant})")
+    }
+
+    fn shift(instant: &str, micros: &str) -> String {
+        format!("({instant} + interval {micros} microsecond)")
+    }
+
+    fn integer(column: &str) -> String {
+        column.to_owned()
+    }
+
+    fn json_text(column: &str) -> String {
+        column.to_owned()
+    }
+}
+
+/// The statements of the hot path.
+#[derive(Debug)]
+pub struct Sql {
+    insert_head: String,
+    insert_one: SqlStr,
+    claim: SqlStr,
+    take: SqlStr,
+    read_leased: SqlStr,
+    lock: SqlStr,
+    done: SqlStr,
+    delete: SqlStr,
+    retry: SqlStr,
+    dead: SqlStr,
+    attempts: SqlStr,
+    defer: SqlStr,
+    renew: SqlStr,
+    held: SqlStr,
+    release: SqlStr,
+}
+
+/// One row of an insert.
+const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, '1970-01-01' + interval ? microsecond, \
+                      coalesce('1970-01-01' + interval ? microsecond, utc_timestamp(6) + interval ? microsecond), \
+                      ?, utc_timestamp(6) + interval ? microsecond, ?)";
+
+fn statement(sql: String) -> SqlStr {
+    AssertSqlSafe(std::sync::Arc::<str>::from(sql)).into_sql_str()
+}
+
+impl Driver for MySql {
+    const MIGRATIONS: &'static [Migration] = &[Migration::new(
+        1,
+        "the tables",
+        include_str!("../migrate/mysql_1_up.sql"),
+        include_str!("../migrate/mysql_1_down.sql"),
+    )];
+
+    type Sql = Sql;
+
+    fn statements(table: &TableName) -> Sql {
+        let pending = quote::<Self>(&format!("{table}_pending"));
+        let attempt = quote::<Self>(&table.attempt());
+        let table = quote::<Self>(table.as_str());
+        let columns = columns::<Self>("t.");
+        let insert_head = format!(
+            "insert into {table} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, \
+             headers, occurred_at, available_at, locked_by, lease_until, token) values "
+        );
+        let batch = |columns: &str| {
+            format!("json_table(?, '$[*]' columns (seq bigint path '$[0]', token bigint path '$[1]'{columns})) as s")
+        };
+        let leases = batch("");
+        // A lease of which the row still has the token. The batch is read first, its rows found by the primary key.
+        let held = format!("straight_join {table} as t on t.seq = s.seq and t.token = s.token and t.status in (0, 2)");
+        let free = "t.locked_by = null, t.lease_until = null";
+        let due = "t.available_at = utc_timestamp(6) + interval s.after_us microsecond";
+        let after = ", after_us bigint path '$[2]'";
+        let error = "error longtext path '$[3]'";
+        let done_by = "done_by text path '$[4]'";
+        Sql {
+            insert_one: statement(format!("{insert_head}{VALUES}")),
+            insert_head,
+            // By the index of pending rows, in its order: any other plan would lock every candidate.
+            claim: statement(format!(
+                "select {columns} from {table} as t force index ({pending})
+                 where t.pending_at >= '1970-01-01' + interval ? microsecond
+                   and t.pending_at <= utc_timestamp(6)
+                   and t.created_at <= utc_timestamp(6) - interval ? microsecond
+                   and (t.lease_until is null or t.lease_until <= utc_timestamp(6))
+                 order by t.pending_at, t.seq
+                 limit ?
+                 for update skip locked"
+            )),
+            take: statement(format!(
+                "update {leases} {held}
+                 set t.locked_by = ?, t.lease_until = utc_timestamp(6) + interval ? microsecond, t.token = t.token + 1"
+            )),
+            read_leased: statement(format!(
+                "select {columns} from {leases} {held}
+                 where t.lease_until >= utc_timestamp(6) + interval ? microsecond"
+            )),
+            lock: statement(format!(
+                "select t.seq, t.token, t.attempts from {leases} {held} for update"
+            )),
+            done: statement(format!(
+                "update {leases} {held} set t.status = 1, t.done_at = utc_timestamp(6), {free}"
+            )),
+            delete: statement(format!("delete t from {leases} {held}")),
+            retry: statement(format!(
+                "update {} {held}
+                 set t.status = 2, t.attempts = t.attempts + 1, t.token = t.token + 1, t.last_error = s.error,
+                     t.done_by = s.done_by, {due}, {free}",
+                batch(&format!("{after}, {error}, {done_by}"))
+            )),
+            dead: statement(format!(
+                "update {} {held}
+                 set t.status = 3, t.attempts = t.attempts + 1, t.token = t.token + 1, t.last_error = s.error,
+                     t.dead_at = utc_timestamp(6), {free}",
+                batch(&format!("{after}, {error}"))
+            )),
+            attempts: statement(format!(
+                "insert into {attempt} (seq, attempt, node, error)
+                 select s.seq, s.attempt, ?, s.error
+                 from json_table(?, '$[*]' columns (seq bigint path '$[0]', attempt int path '$[1]', {error})) as s"
+            )),
+            defer: statement(format!(
+                "update {} {held} set t.token = t.token + 1, t.done_by = s.done_by, {due}, {free}",
+                batch(&format!("{after}, {done_by}"))
+            )),
+            renew: statement(format!(
+                "update {leases} {held} and t.lease_until is not null
+                 set t.lease_until = utc_timestamp(6) + interval ? microsecond"
+            )),
+            held: statement(format!(
+                "select t.seq, t.token from {leases} {held} and t.lease_until is not null"
+            )),
+            release: statement(format!(
+                "update {leases} {held} and t.lease_until is not null set t.token = t.token + 1, {free}"
+            )),
+        }
+    }
+
+    /// The savepoint is gone if the server has ended the transaction by itself: see [`commit`](Self::commit).
+    async fn begin(pool: &MySqlPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin_with("start transaction; savepoint outbox_begin").await
+    }
+
+    /// A deadlock rolls the whole transaction back, and a COMMIT after it succeeds all the same. A savepoint that must
+    /// still be there tells, in the same message. What the driver rolls back when it drops its transaction is nothing.
+    async fn commit(mut tx: Transaction<'static, Self>) -> Result<(), Error> {
+        let committed = sqlx::raw_sql("release savepoint outbox_begin; commit")
+            .execute(&mut *tx)
+            .await;
+        committed.map(drop).map_err(|source| match number(&source) {
+            // ER_SP_DOES_NOT_EXIST: rolled back by a deadlock, or committed by a statement that does (DDL).
+            Some(1305) => Error::CommitOutcomeUnknown { source },
+            _ => commit_failed(source),
+        })
+    }
+
+    fn is_missing_table(error: &sqlx::Error) -> bool {
+        number(error) == Some(1146)
+    }
+
+    fn own_options(
+        options: PoolOptions<Self>,
+        connect: MySqlConnectOptions,
+    ) -> (PoolOptions<Self>, MySqlConnectOptions) {
+        let options = options.after_connect(|connection, _| {
+            Box::pin(async move {
+                connection
+                    .execute("set session transaction isolation level read committed")
+                    .await?;
+                Ok(())
+            })
+        });
+        (options, connect)
+    }
+
+    fn int(row: &MySqlRow, column: usize) -> Result<Option<i64>, sqlx::Error> {
+        row.try_get(column)
+    }
+
+    fn text(row: &MySqlRow, column: usize) -> Result<Option<String>, sqlx::Error> {
+        row.try_get(column)
+    }
+
+    fn bytes(row: &MySqlRow, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
+        row.try_get(column)
+    }
+
+    async fn execute(connection: &mut MySqlConnection, statement: Statement<Self>) -> Result<u64, sqlx::Error> {
+        let query = query!(statement);
+        Ok(query.execute(connection).await?.rows_affected())
+    }
+
+    async fn fetch(connection: &mut MySqlConnection, statement: Statement<Self>) -> Result<Vec<MySqlRow>, sqlx::Error> {
+        let query = query!(statement);
+        query.fetch_all(connection).await
+    }
+
+    async fn script(connection: &mut MySqlConnection, script: String) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(script)).execute(connection).await?;
+        Ok(())
+    }
+
+    /// DDL commits by itself, so the lock is the connection's and every step can be repeated.
+    async fn serialized(pool: &MySqlPool, table: &TableName) -> Result<Serialized<Self>, sqlx::Error> {
+        let mut connection = pool.acquire().await?;
+        // A name of at most 64 characters, server-wide: hence the database, hashed.
+        let locked: Option<i64> =
+            sqlx::query_scalar("select get_lock(concat('outbox ', md5(concat(database(), ?))), 60)")
+                .bind(table.as_str())
+                .fetch_one(&mut *connection)
+                .await?;
+        match locked {
+            Some(1) => Ok(Serialized {
+                held: Held::Connection(connection),
+            }),
+            _ => Err(sqlx::Error::PoolTimedOut),
+        }
+    }
+
+    async fn insert(connection: &mut MySqlConnection, sql: &Sql, rows: &[NewRow<'_>]) -> Result<Vec<i64>, sqlx::Error> {
+        if let [row] = rows {
+            let done = bind_row!(sqlx::query(sql.insert_one.clone()), row)
+                .execute(connection)
+                .await?;
+            return Ok(vec![done.last_insert_id().cast_signed()]);
+        }
+        let mut query = QueryBuilder::<Self>::new(&sql.insert_head);
+        for (place, _) in rows.iter().enumerate() {
+            query.push(if place == 0 { "" } else { ", " }).push(VALUES);
+        }
+        let mut query = sqlx::query(AssertSqlSafe(query.into_string())).persistent(false);
+        for row in rows {
+            query = bind_row!(query, row);
+        }
+        // The rows of one insert get numbers in their order and without gaps, a fixed step apart.
+        let first = query.execute(&mut *connection).await?.last_insert_id().cast_signed();
+        let step: u64 = sqlx::query_scalar("select @@auto_increment_increment")
+            .fetch_one(connection)
+            .await?;
+        Ok((0..rows.len() as i64)
+            .map(|place| first + place * step.cast_signed())
+            .collect())
+    }
+
+    async fn claim(pool: &MySqlPool, sql: &Sql, claim: &Claim<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
+        let mut tx = pool.begin().await?;
+        let rows = sqlx::query(sql.claim.clone())
+            .bind(claim.from.unwrap_or(0))
+            .bind(micros(claim.skip_recent))
+            .bind(claim.limit as i64)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut claimed = rows.iter().map(read_claimed::<Self>).collect::<Result<Vec<_>, _>>()?;
+        if !claimed.is_empty() {
+            sqlx::query(sql.take.clone())
+                .bind(leases_json(claimed.iter().map(|row| &row.lease)))
+                .bind(claim.owner)
+                .bind(micros(claim.lease))
+                .execute(&mut *tx)
+                .await?;
+        }
+        tx.commit().await?;
+        for row in &mut claimed {
+            row.lease.token += 1;
+        }
+        Ok(claimed)
+    }
+
+    async fn read_leased(
+        pool: &MySqlPool,
+        sql: &Sql,
+        leases: &[Lease],
+        at_least: Duration,
+    ) -> Result<Vec<Claimed>, sqlx::Error> {
+        let rows = sqlx::query(sql.read_leased.clone())
+            .bind(leases_json(leases))
+            .bind(micros(at_least))
+            .fetch_all(pool)
+            .await?;
+        rows.iter().map(read_claimed::<Self>).collect()
+    }
+
+    async fn settle(pool: &MySqlPool, sql: &Sql, owner: &str, settlements: &[Settlement]) -> Result<u64, sqlx::Error> {
+        let batch = Batch::of(settlements);
+        // The common case is one statement, which needs no transaction around it.
+        if batch.failed() == 0 && batch.kinds() == 1 {
+            return batch.write(&mut *pool.acquire().await?, sql, owner).await;
+        }
+        let mut tx = pool.begin().await?;
+        let applied = batch.write(&mut tx, sql, owner).await?;
+        tx.commit().await?;
+        Ok(applied)
+    }
+
+    async fn renew(pool: &MySqlPool, sql: &Sql, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, sqlx::Error> {
+        let batch = leases_json(leases);
+        let renewed = sqlx::query(sql.renew.clone())
+            .bind(&batch)
+            .bind(micros(lease))
+            .execute(pool)
+            .await?;
+        if renewed.rows_affected() == leases.len() as u64 {
+            return Ok(leases.to_vec());
+        }
+        // Some are lost: an UPDATE does not say which.
+        let held: Vec<(i64, i64)> = sqlx::query_as(sql.held.clone()).bind(&batch).fetch_all(pool).await?;
+        Ok(held.into_iter().map(|(seq, token)| Lease { seq, token }).collect())
+    }
+
+    async fn release(pool: &MySqlPool, sql: &Sql, leases: &[Lease]) -> Result<u64, sqlx::Error> {
+        Ok(sqlx::query(sql.release.clone())
+            .bind(leases_json(leases))
+            .execute(pool)
+            .await?
+            .rows_affected())
+    }
+
+    async fn explain(pool: &MySqlPool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
+        let rows: Vec<_> = (1..=100_i64)
+            .map(|seq| serde_json::json!([seq, 0, 0, "x", "x"]))
+            .collect();
+        let batch = serde_json::Value::from(rows).to_string();
+        let explain = |sql: &SqlStr| AssertSqlSafe(format!("explain {}", sql.as_str()));
+        let query = match statement {
+            Explain::Claim => sqlx::query(explain(&sql.claim)).bind(0_i64).bind(0_i64).bind(100_i64),
+            Explain::ReadLeased => sqlx::query(explain(&sql.read_leased)).bind(batch).bind(0_i64),
+            Explain::Done => sqlx::query(explain(&sql.done)).bind(batch),
+            Explain::Delete => sqlx::query(explain(&sql.delete)).bind(batch),
+            Explain::Retry => sqlx::query(explain(&sql.retry)).bind(batch),
+            Explain::Dead => sqlx::query(explain(&sql.dead)).bind(batch),
+            Explain::Defer => sqlx::query(explain(&sql.defer)).bind(batch),
+            Explain::Renew => sqlx::query(explain(&sql.renew)).bind(batch).bind(0_i64),
+            Explain::Release => sqlx::query(explain(&sql.release)).bind(batch),
+        };
+        let mut plan = String::new();
+        for row in query.fetch_all(pool).await? {
+            let text = |column: &str| {
+                row.try_get::<Option<String>, _>(column)
+                    .ok()
+                    .flatten()
+                    .unwrap_or_default()
+            };
+            let rows = row
+                .try_get_unchecked::<Option<i64>, _>("rows")
+                .ok()
+                .flatten()
+                .unwrap_or(0);
+            let (table, access, key, extra) = (text("table"), text("type"), text("key"), text("Extra"));
+            plan.push_str(&format!(
+                "table={table} type={access} key={key} rows={rows} extra={extra}\n"
+            ));
+        }
+        Ok(plan)
+    }
+}
+
+fn number(error: &sqlx::Error) -> Option<u16> {
+    Some(
+        error
+            .as_database_error()?
+            .try_downcast_ref::<MySqlDatabaseError>()?
+            .number(),
+    )
+}
+
+fn leases_json<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
+    let mut json = String::from("[");
+    for lease in leases {
+        json.push_str(if json.len() > 1 { "," } else { "" });
+        json.push_str(&format!("[{},{}]", lease.seq, lease.token));
+    }
+    json.push(']');
+    json
+}
+
+/// Settlements by kind.
+#[derive(Default)]
+struct Batch {
+    done: Vec<Lease>,
+    delete: Vec<Lease>,
+    retry: Vec<(Lease, i64, String, Option<String>)>,
+    dead: Vec<(Lease, String)>,
+    defer: Vec<(Lease, i64, Option<String>)>,
+}
+
+impl Batch {
+    fn of(settlements: &[Settlement]) -> Self {
+        let mut batch = Self::default();
+        for Settlement { lease, verdict } in settlements {
+            match verdict {
+                Verdict::Done => batch.done.push(*lease),
+                Verdict::DoneAndDeleted => batch.delete.push(*lease),
+                Verdict::Retry { after, error, done_by } => {
+                    batch
+                        .retry
+                        .push((*lease, micros(*after), cut(error), join_names(done_by)));
+                }
+                Verdict::Dead { error } => batch.dead.push((*lease, cut(error))),
+                Verdict::Defer { after, done_by } => batch.defer.push((*lease, micros(*after), join_names(done_by))),
+            }
+        }
+        batch
+    }
+
+    fn kinds(&self) -> usize {
+        [
+            self.done.len(),
+            self.delete.len(),
+            self.retry.len(),
+            self.dead.len(),
+            self.defer.len(),
+        ]
+        .iter()
+        .filter(|count| **count > 0)
+        .count()
+    }
+
+    fn failed(&self) -> usize {
+        self.retry.len() + self.dead.len()
+    }
+
+    async fn write(&self, connection: &mut MySqlConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
+        let mut applied = 0;
+        if !self.done.is_empty() {
+            let query = sqlx::query(sql.done.clone()).bind(leases_json(&self.done));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        if !self.delete.is_empty() {
+            let query = sqlx::query(sql.delete.clone()).bind(leases_json(&self.delete));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        if self.failed() > 0 {
+            self.remember_failures(connection, sql, owner).await?;
+        }
+        if !self.retry.is_empty() {
+            let rows = self.retry.iter().map(|(lease, after, error, done_by)| {
+                serde_json::json!([lease.seq, lease.token, after, error, done_by])
+            });
+            let query = sqlx::query(sql.retry.clone()).bind(json(rows));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        if !self.dead.is_empty() {
+            let rows = self
+                .dead
+                .iter()
+                .map(|(lease, error)| serde_json::json!([lease.seq, lease.token, 0, error]));
+            let query = sqlx::query(sql.dead.clone()).bind(json(rows));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        if !self.defer.is_empty() {
+            let rows = self
+                .defer
+                .iter()
+                .map(|(lease, after, done_by)| serde_json::json!([lease.seq, lease.token, after, null, done_by]));
+            let query = sqlx::query(sql.defer.clone()).bind(json(rows));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        Ok(applied)
+    }
+
+    /// Locks the rows that are still ours and writes down their failures; the updates that follow find the same rows.
+    async fn remember_failures(
+        &self,
+        connection: &mut MySqlConnection,
+        sql: &Sql,
+        owner: &str,
+    ) -> Result<(), sqlx::Error> {
+        let failures = self
+            .retry
+            .iter()
+            .map(|(lease, _, error, _)| (lease, error))
+            .chain(self.dead.iter().map(|(lease, error)| (lease, error)));
+        let held: Vec<(i64, i64, i64)> = sqlx::query_as(sql.lock.clone())
+            .bind(leases_json(failures.clone().map(|(lease, _)| lease)))
+            .fetch_all(&mut *connection)
+            .await?;
+        let attempts: std::collections::HashMap<Lease, i64> = held
+            .into_iter()
+            .map(|(seq, token, attempts)| (Lease { seq, token }, attempts + 1))
+            .collect();
+        let rows = failures.filter_map(|(lease, error)| {
+            let attempt = attempts.get(lease)?;
+            Some(serde_json::json!([lease.seq, attempt, null, error]))
+        });
+        sqlx::query(sql.attempts.clone())
+            .bind(owner)
+            .bind(json(rows))
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+}
+
+fn json(rows: impl Iterator<Item = serde_json::Value>) -> String {
+    rows.collect::<serde_json::Value>().to_string()
+}

@@ -6,8 +6,8 @@ use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction};
 
-use super::row::{columns, join_names, micros, read_claimed};
-use super::sql::{Bind, Dialect, Driver, Held, Serialized, Statement};
+use super::row::{bind_row, columns, join_names, micros, read_claimed};
+use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
 use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Verdict, cut, quote};
 use crate::error::Error;
 use crate::migrate::Migration;
@@ -215,26 +215,12 @@ impl Driver for Postgres {
     }
 
     async fn execute(connection: &mut PgConnection, statement: Statement<Self>) -> Result<u64, sqlx::Error> {
-        let (sql, binds) = statement.into_parts();
-        let mut query = sqlx::query(sql).persistent(false);
-        for bind in binds {
-            query = match bind {
-                Bind::Int(value) => query.bind(value),
-                Bind::Text(value) => query.bind(value),
-            };
-        }
+        let query = query!(statement);
         Ok(query.execute(connection).await?.rows_affected())
     }
 
     async fn fetch(connection: &mut PgConnection, statement: Statement<Self>) -> Result<Vec<PgRow>, sqlx::Error> {
-        let (sql, binds) = statement.into_parts();
-        let mut query = sqlx::query(sql).persistent(false);
-        for bind in binds {
-            query = match bind {
-                Bind::Int(value) => query.bind(value),
-                Bind::Text(value) => query.bind(value),
-            };
-        }
+        let query = query!(statement);
         query.fetch_all(connection).await
     }
 
@@ -256,22 +242,7 @@ impl Driver for Postgres {
 
     async fn insert(connection: &mut PgConnection, sql: &Sql, rows: &[NewRow<'_>]) -> Result<Vec<i64>, sqlx::Error> {
         if let [row] = rows {
-            let event = row.event;
-            let seq = sqlx::query_scalar(sql.insert_one.clone())
-                .bind(event.id().as_str())
-                .bind(event.event_type().as_str())
-                .bind(event.aggregate_type().as_str())
-                .bind(event.aggregate_id())
-                .bind(event.tenant_id())
-                .bind(row.json())
-                .bind(row.bytes())
-                .bind(event.headers().to_json())
-                .bind(row.occurred_at())
-                .bind(row.due_at())
-                .bind(row.due_after())
-                .bind(row.owner())
-                .bind(row.lease())
-                .bind(row.token())
+            let seq = bind_row!(sqlx::query_scalar(sql.insert_one.clone()), row)
                 .fetch_one(connection)
                 .await?;
             return Ok(vec![seq]);

@@ -74,6 +74,28 @@ impl NewRow<'_> {
     }
 }
 
+/// Binds the columns of an insert, in the order that all three databases write them.
+macro_rules! bind_row {
+    ($query:expr, $row:expr) => {
+        $query
+            .bind($row.event.id().as_str())
+            .bind($row.event.event_type().as_str())
+            .bind($row.event.aggregate_type().as_str())
+            .bind($row.event.aggregate_id())
+            .bind($row.event.tenant_id())
+            .bind($row.json())
+            .bind($row.bytes())
+            .bind($row.event.headers().to_json())
+            .bind($row.occurred_at())
+            .bind($row.due_at())
+            .bind($row.due_after())
+            .bind($row.owner())
+            .bind($row.lease())
+            .bind($row.token())
+    };
+}
+pub(super) use bind_row;
+
 /// A duration as the databases take it.
 pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 4)

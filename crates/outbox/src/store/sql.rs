@@ -105,6 +105,22 @@ impl<D: Dialect> Statement<D> {
     }
 }
 
+/// The query of a [`Statement`], with its values bound. A macro, because the types of a query differ by database.
+macro_rules! query {
+    ($statement:expr) => {{
+        let (sql, binds) = $statement.into_parts();
+        let mut query = sqlx::query(sql).persistent(false);
+        for bind in binds {
+            query = match bind {
+                $crate::store::sql::Bind::Int(value) => query.bind(value),
+                $crate::store::sql::Bind::Text(value) => query.bind(value),
+            };
+        }
+        query
+    }};
+}
+pub(super) use query;
+
 impl From<i64> for Bind {
     fn from(value: i64) -> Self {
         Self::Int(value)

@@ -1,1 +1,433 @@
+//! SQLite. One connection of our own writes all our statements, each short and each at once a writer, so that it waits
+//! for its turn instead of failing. A batch travels as one JSON value, so that every statement has one text.
 
+use std::time::Duration;
+
+use sqlx::pool::PoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqliteRow};
+use sqlx::{AssertSqlSafe, QueryBuilder, Row, SqlSafeStr, SqlStr, Sqlite, Transaction};
+
+use super::row::{bind_row, columns, join_names, micros, read_claimed};
+use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
+use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Verdict, cut, quote};
+use crate::error::Error;
+use crate::migrate::Migration;
+use crate::table::TableName;
+use crate::write::commit_failed;
+
+/// The clock of SQLite ticks in milliseconds.
+const NOW: &str = "cast(unixepoch('now', 'subsec') * 1000000 as integer)";
+
+impl Dialect for Sqlite {
+    const DATABASE: &'static str = "sqlite";
+    const QUOTE: char = '"';
+    const NOW: &'static str = NOW;
+    const PENDING: &'static str = "status in (0, 2)";
+    const DUE: &'static str = "available_at";
+    const INSTANT: &'static str = "integer";
+
+    fn placeholder(n: usize) -> String {
+        format!("?{n}")
+    }
+
+    fn micros(instant: &str) -> String {
+        instant.to_owned()
+    }
+
+    fn shift(instant: &str, micros: &str) -> String {
+        format!("({instant} + {micros})")
+    }
+
+    fn integer(column: &str) -> String {
+        column.to_owned()
+    }
+
+    fn json_text(column: &str) -> String {
+        column.to_owned()
+    }
+}
+
+/// The statements of the hot path.
+#[derive(Debug)]
+pub struct Sql {
+    insert_head: String,
+    insert_one: SqlStr,
+    claim: SqlStr,
+    read_leased: SqlStr,
+    done: SqlStr,
+    delete: SqlStr,
+    attempts: SqlStr,
+    retry: SqlStr,
+    dead: SqlStr,
+    defer: SqlStr,
+    renew: SqlStr,
+    release: SqlStr,
+}
+
+/// One row of an insert.
+fn values() -> String {
+    format!("(?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce(?, {NOW} + ?), ?, {NOW} + ?, ?)")
+}
+
+fn statement(sql: String) -> SqlStr {
+    AssertSqlSafe(std::sync::Arc::<str>::from(sql)).into_sql_str()
+}
+
+impl Driver for Sqlite {
+    const MIGRATIONS: &'static [Migration] = &[Migration::new(
+        1,
+        "the tables",
+        include_str!("../migrate/sqlite_1_up.sql"),
+        include_str!("../migrate/sqlite_1_down.sql"),
+    )];
+
+    type Sql = Sql;
+
+    fn statements(table: &TableName) -> Sql {
+        let pending = quote::<Self>(&format!("{table}_pending"));
+        let attempt = quote::<Self>(&table.attempt());
+        let table = quote::<Self>(table.as_str());
+        let insert_head = format!(
+            "insert into {table} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, \
+             headers, occurred_at, available_at, locked_by, lease_until, token) values "
+        );
+        let batch = |columns: &str| {
+            format!("(select value ->> 0 as seq, value ->> 1 as token{columns} from json_each(?1)) as s")
+        };
+        let leases = batch("");
+        // A lease of which the row still has the token: the batch is read first, its rows found by the primary key, which
+        // "not indexed" leaves as the only way.
+        let t = format!("{table} as t not indexed");
+        let held = "t.seq = s.seq and t.token = s.token and t.status in (0, 2)";
+        let free = "locked_by = null, lease_until = null";
+        let failure = ", value ->> 2 as after, value ->> 3 as error, value ->> 4 as done_by";
+        Sql {
+            insert_one: statement(format!("{insert_head}{} returning seq", values())),
+            insert_head,
+            // By the index of pending rows, in its order.
+            claim: statement(format!(
+                "update {table} as t not indexed
+                 set locked_by = ?4, lease_until = {NOW} + ?5, token = token + 1
+                 where seq in (
+                   select seq from {table} indexed by {pending}
+                   where status in (0, 2) and available_at >= ?1 and available_at <= {NOW}
+                     and created_at <= {NOW} - ?2
+                     and (lease_until is null or lease_until <= {NOW})
+                   order by available_at, seq
+                   limit ?3)
+                 returning {}",
+                columns::<Self>("")
+            )),
+            read_leased: statement(format!(
+                "select {} from {leases} cross join {t} on {held} where t.lease_until >= {NOW} + ?2",
+                columns::<Self>("t.")
+            )),
+            done: statement(format!(
+                "update {t} set status = 1, done_at = {NOW}, {free} from {leases} where {held}"
+            )),
+            delete: statement(format!(
+                "delete from {table} where seq in (select t.seq from {leases} cross join {t} on {held})"
+            )),
+            attempts: statement(format!(
+                "insert into {attempt} (seq, attempt, node, error)
+                 select t.seq, t.attempts + 1, ?2, s.error from {} cross join {t} on {held}",
+                batch(failure)
+            )),
+            retry: statement(format!(
+                "update {t}
+                 set status = 2, attempts = attempts + 1, token = t.token + 1, last_error = s.error,
+                     done_by = s.done_by, available_at = {NOW} + s.after, {free}
+                 from {} where {held}",
+                batch(failure)
+            )),
+            dead: statement(format!(
+                "update {t}
+                 set status = 3, attempts = attempts + 1, token = t.token + 1, last_error = s.error, dead_at = {NOW},
+                     {free}
+                 from {} where {held}",
+                batch(failure)
+            )),
+            defer: statement(format!(
+                "update {t} set token = t.token + 1, done_by = s.done_by, available_at = {NOW} + s.after, {free}
+                 from {} where {held}",
+                batch(failure)
+            )),
+            renew: statement(format!(
+                "update {t} set lease_until = {NOW} + ?2 from {leases} where {held} and t.lease_until is not null
+                 returning seq, token"
+            )),
+            release: statement(format!(
+                "update {t} set token = t.token + 1, {free} from {leases} where {held} and t.lease_until is not null"
+            )),
+        }
+    }
+
+    /// A writer from the start: one that reads first could be refused later, when somebody else has written meanwhile.
+    async fn begin(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin_with("begin immediate").await
+    }
+
+    /// COMMIT of a transaction that an error has ended is itself an error, and a failed one is rolled back.
+    async fn commit(tx: Transaction<'static, Self>) -> Result<(), Error> {
+        tx.commit().await.map_err(commit_failed)
+    }
+
+    fn is_missing_table(error: &sqlx::Error) -> bool {
+        error
+            .as_database_error()
+            .is_some_and(|error| error.message().starts_with("no such table"))
+    }
+
+    fn own_options(
+        options: PoolOptions<Self>,
+        connect: SqliteConnectOptions,
+    ) -> (PoolOptions<Self>, SqliteConnectOptions) {
+        let connect = connect
+            .journal_mode(SqliteJournalMode::Wal)
+            .busy_timeout(Duration::from_secs(10));
+        (options.max_connections(1), connect)
+    }
+
+    fn int(row: &SqliteRow, column: usize) -> Result<Option<i64>, sqlx::Error> {
+        row.try_get(column)
+    }
+
+    fn text(row: &SqliteRow, column: usize) -> Result<Option<String>, sqlx::Error> {
+        row.try_get(column)
+    }
+
+    fn bytes(row: &SqliteRow, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
+        row.try_get(column)
+    }
+
+    async fn execute(connection: &mut SqliteConnection, statement: Statement<Self>) -> Result<u64, sqlx::Error> {
+        let query = query!(statement);
+        Ok(query.execute(connection).await?.rows_affected())
+    }
+
+    async fn fetch(
+        connection: &mut SqliteConnection,
+        statement: Statement<Self>,
+    ) -> Result<Vec<SqliteRow>, sqlx::Error> {
+        let query = query!(statement);
+        query.fetch_all(connection).await
+    }
+
+    async fn script(connection: &mut SqliteConnection, script: String) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(script)).execute(connection).await?;
+        Ok(())
+    }
+
+    async fn serialized(pool: &SqlitePool, _table: &TableName) -> Result<Serialized<Self>, sqlx::Error> {
+        Ok(Serialized {
+            held: Held::Transaction(pool.begin_with("begin immediate").await?),
+        })
+    }
+
+    async fn insert(
+        connection: &mut SqliteConnection,
+        sql: &Sql,
+        rows: &[NewRow<'_>],
+    ) -> Result<Vec<i64>, sqlx::Error> {
+        if let [row] = rows {
+            let seq = bind_row!(sqlx::query_scalar(sql.insert_one.clone()), row)
+                .fetch_one(connection)
+                .await?;
+            return Ok(vec![seq]);
+        }
+        let values = values();
+        let mut query = QueryBuilder::<Self>::new(&sql.insert_head);
+        for (place, _) in rows.iter().enumerate() {
+            query.push(if place == 0 { "" } else { ", " }).push(&values);
+        }
+        query.push(" returning event_id, seq");
+        let mut query = sqlx::query_as::<_, (String, i64)>(AssertSqlSafe(query.into_string())).persistent(false);
+        for row in rows {
+            query = bind_row!(query, row);
+        }
+        // RETURNING promises no order: go by the id.
+        let seqs: std::collections::HashMap<_, _> = query.fetch_all(connection).await?.into_iter().collect();
+        rows.iter()
+            .map(|row| {
+                seqs.get(row.event.id().as_str())
+                    .copied()
+                    .ok_or(sqlx::Error::RowNotFound)
+            })
+            .collect()
+    }
+
+    async fn claim(pool: &SqlitePool, sql: &Sql, claim: &Claim<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
+        let rows = sqlx::query(sql.claim.clone())
+            .bind(claim.from.unwrap_or(0))
+            .bind(micros(claim.skip_recent))
+            .bind(claim.limit as i64)
+            .bind(claim.owner)
+            .bind(micros(claim.lease))
+            .fetch_all(pool)
+            .await?;
+        rows.iter().map(read_claimed::<Self>).collect()
+    }
+
+    async fn read_leased(
+        pool: &SqlitePool,
+        sql: &Sql,
+        leases: &[Lease],
+        at_least: Duration,
+    ) -> Result<Vec<Claimed>, sqlx::Error> {
+        let rows = sqlx::query(sql.read_leased.clone())
+            .bind(leases_json(leases))
+            .bind(micros(at_least))
+            .fetch_all(pool)
+            .await?;
+        rows.iter().map(read_claimed::<Self>).collect()
+    }
+
+    async fn settle(pool: &SqlitePool, sql: &Sql, owner: &str, settlements: &[Settlement]) -> Result<u64, sqlx::Error> {
+        let batch = Batch::of(settlements);
+        // The common case is one statement, which needs no transaction around it.
+        if batch.failed() == 0 && batch.kinds() == 1 {
+            return batch.write(&mut *pool.acquire().await?, sql, owner).await;
+        }
+        let mut tx = pool.begin_with("begin immediate").await?;
+        let applied = batch.write(&mut tx, sql, owner).await?;
+        tx.commit().await?;
+        Ok(applied)
+    }
+
+    async fn renew(pool: &SqlitePool, sql: &Sql, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, sqlx::Error> {
+        let rows: Vec<(i64, i64)> = sqlx::query_as(sql.renew.clone())
+            .bind(leases_json(leases))
+            .bind(micros(lease))
+            .fetch_all(pool)
+            .await?;
+        Ok(rows.into_iter().map(|(seq, token)| Lease { seq, token }).collect())
+    }
+
+    async fn release(pool: &SqlitePool, sql: &Sql, leases: &[Lease]) -> Result<u64, sqlx::Error> {
+        Ok(sqlx::query(sql.release.clone())
+            .bind(leases_json(leases))
+            .execute(pool)
+            .await?
+            .rows_affected())
+    }
+
+    async fn explain(pool: &SqlitePool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
+        let explain = |sql: &SqlStr| AssertSqlSafe(format!("explain query plan {}", sql.as_str()));
+        let sql = match statement {
+            Explain::Claim => &sql.claim,
+            Explain::ReadLeased => &sql.read_leased,
+            Explain::Done => &sql.done,
+            Explain::Delete => &sql.delete,
+            Explain::Retry => &sql.retry,
+            Explain::Dead => &sql.dead,
+            Explain::Defer => &sql.defer,
+            Explain::Renew => &sql.renew,
+            Explain::Release => &sql.release,
+        };
+        let rows = sqlx::query(explain(sql)).fetch_all(pool).await?;
+        let lines = rows
+            .iter()
+            .map(|row| row.try_get::<String, _>("detail"))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(lines.join("\n"))
+    }
+}
+
+fn leases_json<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
+    let mut json = String::from("[");
+    for lease in leases {
+        json.push_str(if json.len() > 1 { "," } else { "" });
+        json.push_str(&format!("[{},{}]", lease.seq, lease.token));
+    }
+    json.push(']');
+    json
+}
+
+/// Settlements by kind, each as rows of the JSON value its statement takes.
+#[derive(Default)]
+struct Batch {
+    done: Vec<Lease>,
+    delete: Vec<Lease>,
+    retry: Vec<serde_json::Value>,
+    dead: Vec<serde_json::Value>,
+    defer: Vec<serde_json::Value>,
+}
+
+impl Batch {
+    fn of(settlements: &[Settlement]) -> Self {
+        let mut batch = Self::default();
+        for Settlement { lease, verdict } in settlements {
+            let Lease { seq, token } = lease;
+            match verdict {
+                Verdict::Done => batch.done.push(*lease),
+                Verdict::DoneAndDeleted => batch.delete.push(*lease),
+                Verdict::Retry { after, error, done_by } => {
+                    batch.retry.push(serde_json::json!([
+                        seq,
+                        token,
+                        micros(*after),
+                        cut(error),
+                        join_names(done_by)
+                    ]));
+                }
+                Verdict::Dead { error } => batch.dead.push(serde_json::json!([seq, token, 0, cut(error)])),
+                Verdict::Defer { after, done_by } => {
+                    batch
+                        .defer
+                        .push(serde_json::json!([seq, token, micros(*after), "", join_names(done_by)]));
+                }
+            }
+        }
+        batch
+    }
+
+    fn kinds(&self) -> usize {
+        [
+            self.done.len(),
+            self.delete.len(),
+            self.retry.len(),
+            self.dead.len(),
+            self.defer.len(),
+        ]
+        .iter()
+        .filter(|count| **count > 0)
+        .count()
+    }
+
+    fn failed(&self) -> usize {
+        self.retry.len() + self.dead.len()
+    }
+
+    async fn write(&self, connection: &mut SqliteConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
+        let mut applied = 0;
+        if !self.done.is_empty() {
+            let query = sqlx::query(sql.done.clone()).bind(leases_json(&self.done));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        if !self.delete.is_empty() {
+            let query = sqlx::query(sql.delete.clone()).bind(leases_json(&self.delete));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        for (failed, update) in [(&self.retry, &sql.retry), (&self.dead, &sql.dead)] {
+            if !failed.is_empty() {
+                let rows = serde_json::to_string(failed).expect("values are always JSON");
+                sqlx::query(sql.attempts.clone())
+                    .bind(&rows)
+                    .bind(owner)
+                    .execute(&mut *connection)
+                    .await?;
+                applied += sqlx::query(update.clone())
+                    .bind(&rows)
+                    .execute(&mut *connection)
+                    .await?
+                    .rows_affected();
+            }
+        }
+        if !self.defer.is_empty() {
+            let rows = serde_json::to_string(&self.defer).expect("values are always JSON");
+            let query = sqlx::query(sql.defer.clone()).bind(rows);
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        Ok(applied)
+    }
+}
