@@ -21,7 +21,7 @@
 
 mod admin;
 #[cfg(any(test, feature = "testing"))]
-mod memory;
+pub(crate) mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
@@ -93,6 +93,8 @@ pub struct Claimed {
     pub due_at: Instant,
     /// How long it has been due, by the database's clock.
     pub lag: Duration,
+    /// Whether it was taken over from somebody whose lease had ended.
+    pub recovered: bool,
 }
 
 /// What became of a delivery, to be written to its row.
@@ -125,6 +127,8 @@ pub enum Verdict {
     Dead {
         /// Why.
         error: String,
+        /// The named listeners that have succeeded so far; a replay does not run them again.
+        done_by: Vec<String>,
     },
     /// Put off: nothing failed, nothing is counted.
     Defer {
@@ -206,6 +210,9 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
 
     /// Gives rows back, to be taken at once by anybody. Nothing is counted. Returns how many were still ours.
     async fn release(&self, leases: &[Lease]) -> Result<u64, Error>;
+
+    /// Ends every lease, whoever holds it: for the start of a node that is the only one. Returns how many there were.
+    async fn release_all(&self) -> Result<u64, Error>;
 
     /// One step of a purge over rows with a `seq` greater than `after`.
     async fn purge(&self, purge: &Purge, after: i64) -> Result<Purged, Error>;

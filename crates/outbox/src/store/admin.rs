@@ -560,6 +560,16 @@ pub(super) async fn resign<D: Driver>(store: &SqlStore<D>, name: &str, owner: &s
     Ok(())
 }
 
+pub(super) async fn release_all<D: Driver>(store: &SqlStore<D>) -> Result<u64, sqlx::Error> {
+    let statement = Statement::<D>::new(format!(
+        "update {} set token = token + 1, locked_by = null, lease_until = null where {} and lease_until is not null",
+        quote::<D>(store.table.as_str()),
+        D::PENDING
+    ));
+    let mut connection = store.pool.acquire().await?;
+    D::execute(&mut connection, statement).await
+}
+
 pub(super) async fn stats<D: Driver>(store: &SqlStore<D>, at_most: u64) -> Result<Stats, sqlx::Error> {
     let table = quote::<D>(store.table.as_str());
     let bound = i64::try_from(at_most).unwrap_or(i64::MAX);

@@ -49,6 +49,7 @@ impl Dialect for MySql {
 pub struct Sql {
     insert_head: String,
     insert_one: SqlStr,
+    anything: SqlStr,
     claim: SqlStr,
     take: SqlStr,
     read_leased: SqlStr,
@@ -98,6 +99,10 @@ impl Driver for MySql {
         let leases = batch("");
         // A lease of which the row still has the token. The batch is read first, its rows found by the primary key.
         let held = format!("straight_join {table} as t on t.seq = s.seq and t.token = s.token and t.status in (0, 2)");
+        let due_and_free = "where t.pending_at >= '1970-01-01' + interval ? microsecond
+                   and t.pending_at <= utc_timestamp(6)
+                   and t.created_at <= utc_timestamp(6) - interval ? microsecond
+                   and (t.lease_until is null or t.lease_until <= utc_timestamp(6))";
         let free = "t.locked_by = null, t.lease_until = null";
         let due = "t.available_at = utc_timestamp(6) + interval s.after_us microsecond";
         let after = ", after_us bigint path '$[2]'";
@@ -106,13 +111,13 @@ impl Driver for MySql {
         Sql {
             insert_one: statement(format!("{insert_head}{VALUES}")),
             insert_head,
+            anything: statement(format!(
+                "select 1 from {table} as t force index ({pending}) {due_and_free} limit 1"
+            )),
             // By the index of pending rows, in its order: any other plan would lock every candidate.
             claim: statement(format!(
-                "select {columns} from {table} as t force index ({pending})
-                 where t.pending_at >= '1970-01-01' + interval ? microsecond
-                   and t.pending_at <= utc_timestamp(6)
-                   and t.created_at <= utc_timestamp(6) - interval ? microsecond
-                   and (t.lease_until is null or t.lease_until <= utc_timestamp(6))
+                "select {columns}, t.lease_until is not null as recovered from {table} as t force index ({pending})
+                 {due_and_free}
                  order by t.pending_at, t.seq
                  limit ?
                  for update skip locked"
@@ -141,8 +146,8 @@ impl Driver for MySql {
             dead: statement(format!(
                 "update {} {held}
                  set t.status = 3, t.attempts = t.attempts + 1, t.token = t.token + 1, t.last_error = s.error,
-                     t.dead_at = utc_timestamp(6), {free}",
-                batch(&format!("{after}, {error}"))
+                     t.done_by = s.done_by, t.dead_at = utc_timestamp(6), {free}",
+                batch(&format!("{after}, {error}, {done_by}"))
             )),
             attempts: statement(format!(
                 "insert into {attempt} (seq, attempt, node, error)
@@ -273,6 +278,13 @@ impl Driver for MySql {
     }
 
     async fn claim(pool: &MySqlPool, sql: &Sql, claim: &Claim<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
+        // Idle, which is most of the time, costs one read and no lock.
+        let anything = sqlx::query(sql.anything.clone())
+            .bind(claim.from.unwrap_or(0))
+            .bind(micros(claim.skip_recent));
+        if anything.fetch_optional(pool).await?.is_none() {
+            return Ok(Vec::new());
+        }
         let mut tx = pool.begin().await?;
         let rows = sqlx::query(sql.claim.clone())
             .bind(claim.from.unwrap_or(0))
@@ -280,7 +292,15 @@ impl Driver for MySql {
             .bind(claim.limit as i64)
             .fetch_all(&mut *tx)
             .await?;
-        let mut claimed = rows.iter().map(read_claimed::<Self>).collect::<Result<Vec<_>, _>>()?;
+        let mut claimed = rows
+            .iter()
+            .map(|row| {
+                Ok(Claimed {
+                    recovered: row.try_get("recovered")?,
+                    ..read_claimed::<Self>(row)?
+                })
+            })
+            .collect::<Result<Vec<_>, sqlx::Error>>()?;
         if !claimed.is_empty() {
             sqlx::query(sql.take.clone())
                 .bind(leases_json(claimed.iter().map(|row| &row.lease)))
@@ -409,7 +429,7 @@ struct Batch {
     done: Vec<Lease>,
     delete: Vec<Lease>,
     retry: Vec<(Lease, i64, String, Option<String>)>,
-    dead: Vec<(Lease, String)>,
+    dead: Vec<(Lease, String, Option<String>)>,
     defer: Vec<(Lease, i64, Option<String>)>,
 }
 
@@ -425,7 +445,7 @@ impl Batch {
                         .retry
                         .push((*lease, micros(*after), cut(error), join_names(done_by)));
                 }
-                Verdict::Dead { error } => batch.dead.push((*lease, cut(error))),
+                Verdict::Dead { error, done_by } => batch.dead.push((*lease, cut(error), join_names(done_by))),
                 Verdict::Defer { after, done_by } => batch.defer.push((*lease, micros(*after), join_names(done_by))),
             }
         }
@@ -473,7 +493,7 @@ impl Batch {
             let rows = self
                 .dead
                 .iter()
-                .map(|(lease, error)| serde_json::json!([lease.seq, lease.token, 0, error]));
+                .map(|(lease, error, done_by)| serde_json::json!([lease.seq, lease.token, 0, error, done_by]));
             let query = sqlx::query(sql.dead.clone()).bind(json(rows));
             applied += query.execute(&mut *connection).await?.rows_affected();
         }
@@ -499,7 +519,7 @@ impl Batch {
             .retry
             .iter()
             .map(|(lease, _, error, _)| (lease, error))
-            .chain(self.dead.iter().map(|(lease, error)| (lease, error)));
+            .chain(self.dead.iter().map(|(lease, error, _)| (lease, error)));
         let held: Vec<(i64, i64, i64)> = sqlx::query_as(sql.lock.clone())
             .bind(leases_json(failures.clone().map(|(lease, _)| lease)))
             .fetch_all(&mut *connection)

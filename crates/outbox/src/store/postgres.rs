@@ -115,7 +115,7 @@ impl Driver for Postgres {
             // Picks by the index of pending rows, in its order; updates by the place of the locked rows.
             claim: statement(format!(
                 "with picked as materialized (
-                   select ctid from {table}
+                   select ctid as place, (lease_until is not null) as recovered from {table}
                    where status in (0, 2)
                      and available_at >= timestamptz 'epoch' + $1::bigint * interval '1 microsecond'
                      and available_at <= now()
@@ -127,8 +127,9 @@ impl Driver for Postgres {
                  update {table} as t
                  set locked_by = $4, lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond',
                      token = token + 1
-                 where t.ctid = any(array(select ctid from picked))
-                 returning {columns}"
+                 from picked
+                 where t.ctid = picked.place
+                 returning {columns}, picked.recovered"
             )),
             read_leased: statement(format!(
                 "select {columns} from {leases} join {table} as t on {held}
@@ -153,11 +154,11 @@ impl Driver for Postgres {
                 "with failed as (
                    update {table} as t
                    set status = 3, attempts = attempts + 1, token = t.token + 1, last_error = s.error,
-                       dead_at = now(), {free}
-                   from unnest($1::bigint[], $2::bigint[], $3::text[]) as s(seq, token, error)
+                       done_by = s.done_by, dead_at = now(), {free}
+                   from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) as s(seq, token, error, done_by)
                    where {held}
                    returning t.seq, t.attempts, s.error)
-                 insert into {attempt} (seq, attempt, node, error) select seq, attempts, $4, error from failed"
+                 insert into {attempt} (seq, attempt, node, error) select seq, attempts, $5, error from failed"
             )),
             defer: statement(format!(
                 "update {table} as t
@@ -287,7 +288,14 @@ impl Driver for Postgres {
             .bind(micros(claim.lease))
             .fetch_all(pool)
             .await?;
-        rows.iter().map(read_claimed::<Self>).collect()
+        rows.iter()
+            .map(|row| {
+                Ok(Claimed {
+                    recovered: row.try_get("recovered")?,
+                    ..read_claimed::<Self>(row)?
+                })
+            })
+            .collect()
     }
 
     async fn read_leased(
@@ -369,6 +377,7 @@ impl Driver for Postgres {
                 .bind(&leases)
                 .bind(&numbers)
                 .bind(&texts)
+                .bind(&texts)
                 .bind("explain"),
             Explain::Defer => sqlx::query_scalar(explain(&sql.defer))
                 .bind(&leases)
@@ -397,7 +406,7 @@ struct Batch {
     done: Leases,
     delete: Leases,
     retry: (Leases, Vec<i64>, Vec<String>, Vec<Option<String>>),
-    dead: (Leases, Vec<String>),
+    dead: (Leases, Vec<String>, Vec<Option<String>>),
     defer: (Leases, Vec<i64>, Vec<Option<String>>),
 }
 
@@ -427,9 +436,10 @@ impl Batch {
                     batch.retry.2.push(cut(error));
                     batch.retry.3.push(join_names(done_by));
                 }
-                Verdict::Dead { error } => {
+                Verdict::Dead { error, done_by } => {
                     batch.dead.0.push(*lease);
                     batch.dead.1.push(cut(error));
+                    batch.dead.2.push(join_names(done_by));
                 }
                 Verdict::Defer { after, done_by } => {
                     batch.defer.0.push(*lease);
@@ -473,12 +483,13 @@ impl Batch {
                 .bind(owner);
             applied += query.execute(&mut *connection).await?.rows_affected();
         }
-        let (leases, errors) = &self.dead;
+        let (leases, errors, done_by) = &self.dead;
         if !leases.seqs.is_empty() {
             let query = sqlx::query(sql.dead.clone())
                 .bind(&leases.seqs)
                 .bind(&leases.tokens)
                 .bind(errors)
+                .bind(done_by)
                 .bind(owner);
             applied += query.execute(&mut *connection).await?.rows_affected();
         }

@@ -146,6 +146,7 @@ pub(super) fn read_claimed<D: Driver>(row: &D::Row) -> Result<Claimed, sqlx::Err
         done_by: names(D::text(row, 11)?.as_deref()),
         due_at,
         lag: from_micros(now - due_at),
+        recovered: false,
     })
 }
 

@@ -376,6 +376,10 @@ impl<D: Driver> Store for SqlStore<D> {
         retrying("releasing leases", || D::release(&self.pool, &self.sql, leases)).await
     }
 
+    async fn release_all(&self) -> Result<u64, Error> {
+        retrying("releasing all leases", || admin::release_all(self)).await
+    }
+
     async fn purge(&self, purge: &Purge, after: i64) -> Result<Purged, Error> {
         retrying("purging events", || admin::purge(self, purge, after)).await
     }

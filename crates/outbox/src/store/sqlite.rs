@@ -52,7 +52,9 @@ impl Dialect for Sqlite {
 pub struct Sql {
     insert_head: String,
     insert_one: SqlStr,
+    anything: SqlStr,
     claim: SqlStr,
+    take: SqlStr,
     read_leased: SqlStr,
     done: SqlStr,
     delete: SqlStr,
@@ -99,24 +101,28 @@ impl Driver for Sqlite {
         // "not indexed" leaves as the only way.
         let t = format!("{table} as t not indexed");
         let held = "t.seq = s.seq and t.token = s.token and t.status in (0, 2)";
+        let due_and_free = format!(
+            "where status in (0, 2) and available_at >= ?1 and available_at <= {NOW} and created_at <= {NOW} - ?2
+                   and (lease_until is null or lease_until <= {NOW})"
+        );
         let free = "locked_by = null, lease_until = null";
         let failure = ", value ->> 2 as after, value ->> 3 as error, value ->> 4 as done_by";
         Sql {
             insert_one: statement(format!("{insert_head}{} returning seq", values())),
             insert_head,
+            anything: statement(format!(
+                "select 1 from {table} indexed by {pending} {due_and_free} limit 1"
+            )),
             // By the index of pending rows, in its order.
             claim: statement(format!(
-                "update {table} as t not indexed
-                 set locked_by = ?4, lease_until = {NOW} + ?5, token = token + 1
-                 where seq in (
-                   select seq from {table} indexed by {pending}
-                   where status in (0, 2) and available_at >= ?1 and available_at <= {NOW}
-                     and created_at <= {NOW} - ?2
-                     and (lease_until is null or lease_until <= {NOW})
-                   order by available_at, seq
-                   limit ?3)
-                 returning {}",
+                "select {}, lease_until is not null as recovered from {table} indexed by {pending}
+                 {due_and_free}
+                 order by available_at, seq
+                 limit ?3",
                 columns::<Self>("")
+            )),
+            take: statement(format!(
+                "update {t} set locked_by = ?2, lease_until = {NOW} + ?3, token = t.token + 1 from {leases} where {held}"
             )),
             read_leased: statement(format!(
                 "select {} from {leases} cross join {t} on {held} where t.lease_until >= {NOW} + ?2",
@@ -142,8 +148,8 @@ impl Driver for Sqlite {
             )),
             dead: statement(format!(
                 "update {t}
-                 set status = 3, attempts = attempts + 1, token = t.token + 1, last_error = s.error, dead_at = {NOW},
-                     {free}
+                 set status = 3, attempts = attempts + 1, token = t.token + 1, last_error = s.error,
+                     done_by = s.done_by, dead_at = {NOW}, {free}
                  from {} where {held}",
                 batch(failure)
             )),
@@ -257,15 +263,44 @@ impl Driver for Sqlite {
     }
 
     async fn claim(pool: &SqlitePool, sql: &Sql, claim: &Claim<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
+        // Idle, which is most of the time, costs one read and no lock.
+        let anything = sqlx::query(sql.anything.clone())
+            .bind(claim.from.unwrap_or(0))
+            .bind(micros(claim.skip_recent));
+        if anything.fetch_optional(pool).await?.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut tx = pool.begin_with("begin immediate").await?;
         let rows = sqlx::query(sql.claim.clone())
             .bind(claim.from.unwrap_or(0))
             .bind(micros(claim.skip_recent))
             .bind(claim.limit as i64)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut claimed = rows
+            .iter()
+            .map(|row| {
+                Ok(Claimed {
+                    recovered: row.try_get("recovered")?,
+                    ..read_claimed::<Self>(row)?
+                })
+            })
+            .collect::<Result<Vec<_>, sqlx::Error>>()?;
+        if claimed.is_empty() {
+            tx.rollback().await?;
+            return Ok(claimed);
+        }
+        sqlx::query(sql.take.clone())
+            .bind(leases_json(claimed.iter().map(|row| &row.lease)))
             .bind(claim.owner)
             .bind(micros(claim.lease))
-            .fetch_all(pool)
+            .execute(&mut *tx)
             .await?;
-        rows.iter().map(read_claimed::<Self>).collect()
+        tx.commit().await?;
+        for row in &mut claimed {
+            row.lease.token += 1;
+        }
+        Ok(claimed)
     }
 
     async fn read_leased(
@@ -370,7 +405,11 @@ impl Batch {
                         join_names(done_by)
                     ]));
                 }
-                Verdict::Dead { error } => batch.dead.push(serde_json::json!([seq, token, 0, cut(error)])),
+                Verdict::Dead { error, done_by } => {
+                    batch
+                        .dead
+                        .push(serde_json::json!([seq, token, 0, cut(error), join_names(done_by)]));
+                }
                 Verdict::Defer { after, done_by } => {
                     batch
                         .defer
