@@ -37,6 +37,12 @@ pub enum Error {
         /// What stands before the colon. The rest of the URL may hold a password.
         scheme: String,
     },
+    /// A database that this build of the library leaves out.
+    #[error("this program was built without {feature}: enable the feature {feature:?} of the outbox crate")]
+    FeatureDisabled {
+        /// The cargo feature that brings it in.
+        feature: &'static str,
+    },
     /// The tables are not there.
     #[error("the table {table} does not exist: run `outbox migrate up`, or outbox::migrate::up")]
     SchemaMissing {

@@ -1,6 +1,8 @@
 //! The transactional outbox: an event that is written in your transaction is delivered at least once after the commit.
 #![doc = include_str!("../README.md")]
 
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod database;
 mod error;
 mod event;
 pub mod migrate;
@@ -13,6 +15,8 @@ pub mod testing;
 mod write;
 
 pub use composite::{Builder, Outbox};
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub use database::{AnyPool, Database};
 pub use error::Error;
 pub use event::{
     AggregateType, DomainEvent, Due, Event, EventBuilder, EventError, EventId, EventType, GLOBAL_AGGREGATE, Headers,
