@@ -60,7 +60,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    fn new(mut staged: Staged) -> Self {
+    pub(crate) fn new(mut staged: Staged) -> Self {
         staged.fate = Fate::Unknown;
         Self { staged }
     }

@@ -1,0 +1,131 @@
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::super::{
+    Attempt, Claim, Claimed, Explain, Filter, Instant, Lease, Page, Purge, Purged, Settled, Settlement,
+};
+use super::super::{Stats, Store, StoredEvent};
+use super::MemoryPool;
+use super::rows::Rows;
+use crate::error::Error;
+use crate::event::EventId;
+use crate::table::TableName;
+
+/// The delivery's side of a [`MemoryPool`]. Each method is atomic because it holds the pool's lock.
+pub(super) struct MemoryStore {
+    pool: MemoryPool,
+    table: TableName,
+}
+
+impl MemoryStore {
+    pub(super) fn new(pool: MemoryPool, table: TableName) -> Self {
+        Self { pool, table }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Rows, Instant) -> T) -> T {
+        self.pool.with(|shared| {
+            let now = shared.now();
+            work(shared.rows(&self.table), now)
+        })
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("table", &self.table)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    async fn schema_version(&self) -> Result<i64, Error> {
+        Ok(crate::migrate::LATEST)
+    }
+
+    async fn claim(&self, claim: &Claim<'_>) -> Result<Vec<Claimed>, Error> {
+        Ok(self.with(|rows, now| rows.claim(claim, now)))
+    }
+
+    async fn read_leased(&self, leases: &[Lease], at_least: Duration) -> Result<Vec<Claimed>, Error> {
+        Ok(self.with(|rows, now| rows.read_leased(leases, at_least, now)))
+    }
+
+    async fn settle(&self, owner: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
+        let applied = self.with(|rows, now| {
+            let settled = settlements
+                .iter()
+                .filter(|settlement| rows.settle(owner, settlement, now));
+            settled.count() as u64
+        });
+        Ok(Settled {
+            applied,
+            stale: settlements.len() as u64 - applied,
+        })
+    }
+
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, Error> {
+        Ok(self.with(|rows, now| rows.renew(leases, lease, now)))
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<u64, Error> {
+        Ok(self.with(|rows, _| rows.release(leases)))
+    }
+
+    async fn release_all(&self) -> Result<u64, Error> {
+        Ok(self.with(|rows, _| rows.release_all()))
+    }
+
+    async fn purge(&self, purge: &Purge, after: i64) -> Result<Purged, Error> {
+        Ok(self.with(|rows, now| rows.purge(purge, after, now)))
+    }
+
+    async fn lead(&self, name: &str, owner: &str, lease: Duration) -> Result<bool, Error> {
+        Ok(self.with(|rows, now| rows.lead(name, owner, lease, now)))
+    }
+
+    async fn resign(&self, name: &str, owner: &str) -> Result<(), Error> {
+        self.with(|rows, _| rows.resign(name, owner));
+        Ok(())
+    }
+
+    async fn fetch(&self, id: &EventId) -> Result<Option<StoredEvent>, Error> {
+        let found = self.find(&Filter::id(id), Page { after: 0, limit: 1 }).await?;
+        Ok(found.into_iter().next())
+    }
+
+    async fn attempts(&self, id: &EventId) -> Result<Vec<Attempt>, Error> {
+        Ok(self.with(|rows, _| rows.attempts(id.as_str())))
+    }
+
+    async fn find(&self, filter: &Filter, page: Page) -> Result<Vec<StoredEvent>, Error> {
+        Ok(self.with(|rows, _| rows.find(filter, page)))
+    }
+
+    async fn count(&self, filter: &Filter, at_most: u64) -> Result<u64, Error> {
+        Ok(self.with(|rows, _| rows.count(filter, at_most)))
+    }
+
+    async fn replay(&self, filter: &Filter, limit: usize) -> Result<u64, Error> {
+        Ok(self.with(|rows, now| rows.replay(filter, limit, now)))
+    }
+
+    async fn discard(&self, filter: &Filter, limit: usize) -> Result<u64, Error> {
+        Ok(self.with(|rows, now| rows.discard(filter, limit, now)))
+    }
+
+    async fn stats(&self, at_most: u64) -> Result<Stats, Error> {
+        Ok(self.with(|rows, now| rows.stats(at_most, now)))
+    }
+
+    async fn explain(&self, _statement: Explain) -> Result<String, Error> {
+        Ok("in memory: pending rows lie in a tree of their own, leases are found by seq".to_owned())
+    }
+}

@@ -1,0 +1,271 @@
+use std::time::Duration;
+
+use chrono::{SubsecRound, Utc};
+
+use super::{Harness, LONG, claim, event, events, fetch, write};
+use crate::event::{Event, Payload};
+use crate::store::{Filter, NewRow, Status};
+use crate::write::Backend;
+
+/// What is written is what is read, in every field.
+pub async fn every_field_comes_back<H: Harness>(h: &H) {
+    let store = h.store();
+    let occurred_at = (Utc::now() - Duration::from_secs(86_400 * 400)).trunc_subsecs(6);
+    let full = Event::builder("Ünusual \"type\" 'quoted'")
+        .id("an-id-of-my-own")
+        .aggregate("Order \\ \u{1F600}", "4711/\u{fc}%_")
+        .tenant("tenant-\u{e4}")
+        .occurred_at(occurred_at)
+        .header("a", "1")
+        .header("quote", "\" ' \\ \u{20ac} \u{1F600}")
+        .header("empty", "")
+        .json(r#"{"total": 42}"#)
+        .build()
+        .unwrap();
+    let bare = Event::builder("Bare").bytes(vec![1, 2, 3]).build().unwrap();
+    let seqs = write(h, &[full.clone(), bare.clone()]).await;
+
+    let stored = fetch(&*store, full.id()).await;
+    assert_eq!(stored.event.as_ref().unwrap(), &full);
+    assert_eq!(stored.event.as_ref().unwrap().occurred_at(), occurred_at);
+    assert_eq!(stored.event_id, "an-id-of-my-own");
+    assert_eq!(stored.seq, seqs[0]);
+    assert_eq!(stored.status, Status::New);
+    assert_eq!((stored.attempts, stored.token), (0, 0));
+    assert!(stored.available_at <= stored.created_at + Duration::from_millis(10));
+    assert_eq!((stored.done_at, stored.dead_at, stored.lease_until), (None, None, None));
+    assert_eq!((stored.last_error, stored.locked_by), (None, None));
+    assert!((0..64).contains(&stored.lane));
+    assert!(stored.done_by.is_empty());
+
+    let stored = fetch(&*store, bare.id()).await;
+    assert_eq!(stored.event.unwrap(), bare);
+    assert_eq!(stored.seq, seqs[1]);
+
+    let claimed = claim(&*store, "node", LONG).await;
+    let read: Vec<_> = claimed.iter().map(|row| row.event.as_ref().unwrap()).collect();
+    assert_eq!(read, [&full, &bare]);
+    assert_eq!(claimed[0].event_id, "an-id-of-my-own");
+    assert_eq!(claimed[0].attempts, 0);
+    assert!(claimed[0].done_by.is_empty());
+
+    let unknown = event("Unknown");
+    assert!(store.fetch(unknown.id()).await.unwrap().is_none());
+}
+
+/// JSON text is not normalized on its way: not its spaces, its order, its doubles, its numbers, its escapes.
+pub async fn json_comes_back_byte_for_byte<H: Harness>(h: &H) {
+    let texts = [
+        " {\t\"b\" : 1 ,\n \"a\":2,\r\n\"b\":   3 }\n",
+        r#"{"big":123456789012345678901234567890.12345678901234567890,"e":1E+400,"z":-0.0,"i":18446744073709551616}"#,
+        r#"{"escaped":"\u00fc\/\ud83d\ude00\u0000\\","plain":"ü/😀"}"#,
+        "null",
+        "  42 ",
+        "\"\"",
+        "[[],{},[ ]]",
+        r#"{"":{"":""}}"#,
+    ];
+    let events: Vec<_> = texts.iter().map(|text| Event::json("Json", *text).unwrap()).collect();
+    assert_payloads(h, &events).await;
+}
+
+/// Every value of a byte, none at all, and what looks like text.
+pub async fn bytes_come_back_byte_for_byte<H: Harness>(h: &H) {
+    let all: Vec<u8> = (0..=255).collect();
+    let twice: Vec<u8> = all.iter().rev().chain(&all).copied().collect();
+    let payloads = [all, twice, Vec::new(), vec![0], b"{}".to_vec(), b"\\x00'\"".to_vec()];
+    let events: Vec<_> = payloads
+        .into_iter()
+        .map(|bytes| Event::builder("Bytes").bytes(bytes).build().unwrap())
+        .collect();
+    assert_payloads(h, &events).await;
+}
+
+/// The largest payload, as JSON and as bytes.
+pub async fn payload_at_the_limit_comes_back<H: Harness>(h: &H) {
+    let json = format!("\"{}\"", "x".repeat(Payload::MAX_BYTES - 2));
+    let bytes: Vec<u8> = (0..Payload::MAX_BYTES).map(|at| (at % 251) as u8).collect();
+    let events = [
+        Event::json("Large", json).unwrap(),
+        Event::builder("Large").bytes(bytes).build().unwrap(),
+    ];
+    assert_payloads(h, &events).await;
+}
+
+/// One by one and as a batch, by fetching and by claiming.
+async fn assert_payloads<H: Harness>(h: &H, events: &[Event]) {
+    let store = h.store();
+    write(h, events).await;
+    let alone: Vec<_> = events
+        .iter()
+        .map(|event| event.to_builder().id(format!("{}-alone", event.id())).build().unwrap())
+        .collect();
+    for event in &alone {
+        write(h, std::slice::from_ref(event)).await;
+    }
+    for event in events.iter().chain(&alone) {
+        let stored = fetch(&*store, event.id()).await.event.unwrap();
+        assert!(
+            stored.payload() == event.payload(),
+            "{:?} is not {:?}",
+            stored.payload(),
+            event.payload()
+        );
+    }
+    let claimed = claim(&*store, "node", LONG).await;
+    assert_eq!(claimed.len(), events.len() * 2);
+    for row in claimed {
+        let read = row.event.unwrap();
+        let written = events
+            .iter()
+            .chain(&alone)
+            .find(|event| event.id() == read.id())
+            .unwrap();
+        assert!(
+            read.payload() == written.payload(),
+            "{:?} is not {:?}",
+            read.payload(),
+            written.payload()
+        );
+    }
+}
+
+/// Within a batch of several inserts, and from one transaction to the next.
+pub async fn seq_is_the_order_of_writing<H: Harness>(h: &H) {
+    let events = events(1_200);
+    let mut seqs = write(h, &events[..1_100]).await;
+    for event in &events[1_100..] {
+        seqs.extend(write(h, std::slice::from_ref(event)).await);
+    }
+    assert_eq!(seqs.len(), events.len());
+    assert!(seqs.windows(2).all(|pair| pair[0] < pair[1]), "{seqs:?}");
+    let store = h.store();
+    for at in [0, 1, 499, 500, 501, 999, 1_000, 1_099, 1_100, 1_199] {
+        assert_eq!(fetch(&*store, events[at].id()).await.seq, seqs[at]);
+    }
+}
+
+/// Rolled back or dropped, nothing is there; and nobody sees it before the commit.
+pub async fn rolled_back_rows_are_not_there<H: Harness>(h: &H) {
+    let store = h.store();
+    let statements = H::Database::statements(&h.table());
+    for explicitly in [true, false] {
+        let event = event("Never");
+        let rows = [NewRow {
+            event: &event,
+            born: None,
+        }];
+        let mut tx = H::Database::begin(h.pool()).await.unwrap();
+        H::Database::insert(&mut tx, &statements, &[&rows]).await.unwrap();
+        assert_eq!(store.count(&Filter::all(), 10).await.unwrap(), 0, "before the commit");
+        if explicitly {
+            H::Database::rollback(tx).await.unwrap();
+        } else {
+            drop(tx);
+        }
+        assert_eq!(store.count(&Filter::all(), 10).await.unwrap(), 0);
+    }
+    assert!(claim(&*store, "node", LONG).await.is_empty());
+    write(h, &events(1)).await;
+    assert_eq!(claim(&*store, "node", LONG).await.len(), 1);
+}
+
+/// A savepoint that is released shares the fate of its transaction; one that is not leaves nothing.
+pub async fn rows_of_a_rolled_back_savepoint_are_not_there<H: Harness>(h: &H) {
+    let store = h.store();
+    let statements = H::Database::statements(&h.table());
+    let kept = [event("Kept"), event("Kept"), event("Kept")];
+    let never = [event("Never"), event("Never")];
+    fn row(event: &Event) -> [NewRow<'_>; 1] {
+        [NewRow { event, born: None }]
+    }
+    let mut tx = H::Database::begin(h.pool()).await.unwrap();
+    H::Database::insert(&mut tx, &statements, &[&row(&kept[0])])
+        .await
+        .unwrap();
+    {
+        let mut outer = H::Database::savepoint(&mut tx).await.unwrap();
+        H::Database::insert(&mut outer, &statements, &[&row(&kept[1])])
+            .await
+            .unwrap();
+        let mut inner = H::Database::savepoint(&mut outer).await.unwrap();
+        H::Database::insert(&mut inner, &statements, &[&row(&never[0])])
+            .await
+            .unwrap();
+        H::Database::rollback_to(inner).await.unwrap();
+        H::Database::release(outer).await.unwrap();
+    }
+    {
+        let mut dropped = H::Database::savepoint(&mut tx).await.unwrap();
+        H::Database::insert(&mut dropped, &statements, &[&row(&never[1])])
+            .await
+            .unwrap();
+    }
+    H::Database::insert(&mut tx, &statements, &[&row(&kept[2])])
+        .await
+        .unwrap();
+    H::Database::commit(tx).await.unwrap();
+
+    for event in &kept {
+        fetch(&*store, event.id()).await;
+    }
+    assert_eq!(store.count(&Filter::all(), 10).await.unwrap(), 3);
+}
+
+/// An id that is committed, or written earlier in the same transaction, is a unique violation.
+pub async fn duplicate_id_is_refused<H: Harness>(h: &H) {
+    let statements = H::Database::statements(&h.table());
+    let first = event("First");
+    write(h, std::slice::from_ref(&first)).await;
+    let twin = first.to_builder().header("twin", "yes").build().unwrap();
+    let other = event("Other");
+    let row = |event| [NewRow { event, born: None }];
+
+    let mut tx = H::Database::begin(h.pool()).await.unwrap();
+    let error = H::Database::insert(&mut tx, &statements, &[&row(&twin)])
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .as_database_error()
+            .is_some_and(|error| error.is_unique_violation()),
+        "{error}"
+    );
+    H::Database::rollback(tx).await.unwrap();
+
+    let mut tx = H::Database::begin(h.pool()).await.unwrap();
+    H::Database::insert(&mut tx, &statements, &[&row(&other)])
+        .await
+        .unwrap();
+    let error = H::Database::insert(&mut tx, &statements, &[&row(&other)])
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .as_database_error()
+            .is_some_and(|error| error.is_unique_violation()),
+        "{error}"
+    );
+    H::Database::rollback(tx).await.unwrap();
+
+    let store = h.store();
+    assert_eq!(fetch(&*store, first.id()).await.event.unwrap(), first);
+    assert_eq!(store.count(&Filter::all(), 10).await.unwrap(), 1);
+}
+
+/// A batch of several inserts of which the last fails.
+pub async fn failed_batch_leaves_nothing<H: Harness>(h: &H) {
+    let statements = H::Database::statements(&h.table());
+    let taken = event("Taken");
+    write(h, std::slice::from_ref(&taken)).await;
+    let mut batch = events(700);
+    batch.push(taken);
+    let rows: Vec<_> = batch.iter().map(|event| NewRow { event, born: None }).collect();
+    let chunks: Vec<_> = rows.chunks(300).collect();
+
+    let mut tx = H::Database::begin(h.pool()).await.unwrap();
+    H::Database::insert(&mut tx, &statements, &chunks).await.unwrap_err();
+    // The caller may go on, where the database lets it: the failure took back what the batch had written.
+    let _ = H::Database::commit(tx).await;
+    assert_eq!(h.store().count(&Filter::all(), 1_000).await.unwrap(), 1);
+}
