@@ -101,7 +101,7 @@ impl Up {
         let table = &self.target.table;
         let pool = self.target.connect_or_create().await?;
         let applied = pool.migrate_up(table).await?;
-        let version = pool.store(table).schema_version().await?;
+        let version = pool.schema_version(table).await?;
         let database = pool.database().as_str();
         if self.json {
             output::json(&json!({
@@ -124,8 +124,7 @@ impl Down {
         let table = &self.target.table;
         let pool = self.target.connect().await?;
         let database = pool.database().as_str();
-        let store = pool.store(table);
-        let found = store.schema_version().await?;
+        let found = pool.schema_version(table).await?;
         if found > LATEST {
             return Err(Failure::TablesTooNew {
                 table: table.to_string(),
@@ -136,7 +135,7 @@ impl Down {
         let to = self.to.unwrap_or(found - 1).max(0);
         let undone = if to < found {
             if to == 0 && !self.yes {
-                return Err(would_lose_events(&*store, table.as_str()).await?);
+                return Err(would_lose_events(&*pool.store(table), table.as_str()).await?);
             }
             pool.migrate_down(table, to).await?
         } else {
@@ -186,7 +185,7 @@ impl Show {
         let table = &self.target.table;
         let pool = self.target.connect().await?;
         let steps = pool.migrate_status(table).await?;
-        let version = pool.store(table).schema_version().await?;
+        let version = pool.schema_version(table).await?;
         let database = pool.database().as_str();
         let up_to_date = version >= LATEST && steps.iter().all(|step| step.applied_at.is_some());
         if self.json {

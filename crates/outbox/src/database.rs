@@ -163,8 +163,8 @@ impl AnyPool {
         Self::open(url, Missing::Create).await
     }
 
-    /// As [`connect`](Self::connect), and changes nothing: a SQLite file that is not there is an error, and its journal
-    /// stays as it is.
+    /// As [`connect`](Self::connect), and by itself changes nothing: a SQLite file that is not there is an error, and the
+    /// journal of one that is there stays as it is.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -204,6 +204,14 @@ impl AnyPool {
     /// The tables of an outbox, on connections of their own. Does not look whether they are there.
     pub fn store(&self, table: &TableName) -> Arc<dyn Store> {
         with_pool!(self, pool => store(pool, table))
+    }
+
+    /// The version of the tables; zero if there are none.
+    ///
+    /// # Errors
+    /// [`Error::Database`].
+    pub async fn schema_version(&self, table: &TableName) -> Result<i64, Error> {
+        with_pool!(self, pool => migrate::version(pool, table).await)
     }
 
     /// [`migrate::up`] for this database.

@@ -25,3 +25,8 @@ pub use event::{
 pub use outbox_derive::{AggregateType, Event, EventType};
 pub use table::{DEFAULT_TABLE, TableName, TableNameError};
 pub use write::{Backend, HookError, PoolOf, Published, Receipt, Savepoint, Transaction, TxHandle, WriterHook};
+
+/// The code in the README of the repository compiles and runs.
+#[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -68,13 +68,13 @@ fn outbox(arguments: &[&str]) -> Ended {
 /// Runs statements that have no parameters.
 async fn execute(url: &str, sql: &str) {
     let sql = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
-    let pool = AnyPool::connect(url).await.unwrap();
+    let pool = AnyPool::connect(url).await.expect("the database is there");
     match &pool {
         AnyPool::Sqlite(pool) => sql.execute(pool).await.map(drop),
         AnyPool::Postgres(pool) => sql.execute(pool).await.map(drop),
         AnyPool::MySql(pool) => sql.execute(pool).await.map(drop),
         other => panic!("{other:?}"),
     }
-    .unwrap();
+    .expect("the SQL is valid");
     pool.close().await;
 }

@@ -168,9 +168,9 @@ async fn run_with_the_databases_own_client(database: &TestDatabase, sql: &str) {
         .spawn()
         .unwrap_or_else(|error| panic!("{client:?}: {error}"));
     let mut input = running.stdin.take().expect("standard input is piped");
-    input.write_all(sql.as_bytes()).unwrap();
+    input.write_all(sql.as_bytes()).expect("the client reads");
     drop(input);
-    let ended = Ended::from(running.wait_with_output().unwrap());
+    let ended = Ended::from(running.wait_with_output().expect("the client ends"));
     assert_eq!(ended.code, Some(0), "{ended:?}\n{sql}");
     assert_eq!(ended.err, "", "{sql}");
 }

@@ -103,7 +103,7 @@ mod sqlite {
             .unwrap();
         assert_eq!(mode, "wal");
 
-        assert_eq!(pool.store(&table()).schema_version().await.unwrap(), 0);
+        assert_eq!(pool.schema_version(&table()).await.unwrap(), 0);
         assert_eq!(pool.migrate_up(&table()).await.unwrap(), [1]);
         assert_eq!(pool.store(&table()).schema_version().await.unwrap(), 1);
         assert!(pool.migrate_status(&table()).await.unwrap()[0].applied_at.is_some());
@@ -112,7 +112,26 @@ mod sqlite {
         pool.close().await;
 
         AnyPool::connect_existing(url).await.unwrap();
-        AnyPool::connect(&format!("{url}?mode=ro")).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn reading_leaves_the_file_as_it_is() {
+        let database = outbox_testbed::Server::Sqlite.database("any_pool_reading").await;
+        let url = database.url().trim_end_matches("?mode=rwc");
+        let theirs = sqlx::SqlitePool::connect(database.url()).await.unwrap();
+        sqlx::query("create table theirs (id)").execute(&theirs).await.unwrap();
+        for attempt in [
+            AnyPool::connect(&format!("{url}?mode=ro")).await,
+            AnyPool::connect_existing(url).await,
+            AnyPool::connect_existing(&format!("{url}?mode=ro")).await,
+        ] {
+            assert_eq!(attempt.unwrap().schema_version(&table()).await.unwrap(), 0);
+        }
+        let mode: String = sqlx::query_scalar("pragma journal_mode")
+            .fetch_one(&theirs)
+            .await
+            .unwrap();
+        assert_eq!(mode, "delete");
     }
 
     #[tokio::test]
