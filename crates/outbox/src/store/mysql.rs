@@ -390,11 +390,11 @@ impl Driver for MySql {
                     .flatten()
                     .unwrap_or_default()
             };
-            let rows = row
-                .try_get_unchecked::<Option<i64>, _>("rows")
-                .ok()
-                .flatten()
-                .unwrap_or(0);
+            // A number in MySQL, text in MariaDB.
+            let rows = match row.try_get::<Option<u64>, _>("rows") {
+                Ok(rows) => rows.unwrap_or(0).to_string(),
+                Err(_) => text("rows"),
+            };
             let (table, access, key, extra) = (text("table"), text("type"), text("key"), text("Extra"));
             plan.push_str(&format!(
                 "table={table} type={access} key={key} rows={rows} extra={extra}\n"
