@@ -1,34 +1,56 @@
+//! The composite: writer, dispatcher, poller and the rest, wired with the right defaults into one value.
+
+mod builder;
+mod writer_builder;
+
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
-
+use crate::admin::Admin;
+use crate::engine::{Engine, Shutdown};
 use crate::error::Error;
 use crate::event::IntoEvent;
+use crate::service::Health;
 use crate::store::Store;
-use crate::table::{TableName, TableNameError};
-use crate::write::{Backend, Context, Hooks, PoolOf, Transaction, TxHandle, Writer, WriterHook, WriterOnly};
+use crate::write::{Backend, PoolOf, Transaction, TxHandle, Writer};
 
-/// The outbox of one database: publishes in the caller's transaction. Cheap to clone; clones are the same outbox.
+pub use builder::Builder;
+pub use writer_builder::WriterBuilder;
+
+/// The outbox of one database: publishes in the caller's transaction and delivers after the commit. Cheap to clone;
+/// clones are the same outbox.
 ///
 /// ```
+/// use outbox::{Delivery, Event, Outbox};
+///
 /// # async fn example() -> Result<(), outbox::Error> {
 /// # let pool = sqlx::SqlitePool::connect_lazy("sqlite::memory:").unwrap();
-/// use outbox::{Event, Outbox};
-///
-/// let outbox = Outbox::writer_only(&pool).migrate().build().await?;
+/// let outbox = Outbox::single_node(&pool)
+///     .migrate()
+///     .listen("OrderPlaced", |delivery: Delivery| async move {
+///         println!("{}", delivery.payload().as_json().unwrap_or_default());
+///         Ok(())
+///     })
+///     .build()
+///     .await?;
 ///
 /// let mut tx = outbox.begin(&pool).await?;
 /// // ... your own statements on &mut *tx ...
 /// outbox.publish(&mut tx, Event::json("OrderPlaced", r#"{"total": 42}"#)?).await?;
 /// tx.commit().await?;
+///
+/// outbox.shutdown().await?;
 /// # Ok(())
 /// # }
 /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
 /// ```
+///
+/// When the last clone is dropped without a [`shutdown`](Self::shutdown), delivery ends at once; whatever was under way is
+/// delivered again when its lease ends.
 #[derive(Debug)]
 pub struct Outbox<D: Backend> {
     writer: Arc<Writer<D>>,
     store: Arc<dyn Store>,
+    engine: Arc<Engine>,
 }
 
 impl<D: Backend> Clone for Outbox<D> {
@@ -36,15 +58,26 @@ impl<D: Backend> Clone for Outbox<D> {
         Self {
             writer: Arc::clone(&self.writer),
             store: Arc::clone(&self.store),
+            engine: Arc::clone(&self.engine),
         }
     }
 }
 
 impl<D: Backend> Outbox<D> {
+    /// An outbox whose only node this is. At its start it takes over at once what an earlier run has left.
+    pub fn single_node(pool: &impl PoolOf<D>) -> Builder<D> {
+        Builder::new(pool.pool().clone(), true)
+    }
+
+    /// An outbox that several nodes deliver from. What a node leaves behind is taken over when its leases end.
+    pub fn multi_node(pool: &impl PoolOf<D>) -> Builder<D> {
+        Builder::new(pool.pool().clone(), false)
+    }
+
     /// An outbox that only writes: something else delivers, another process, the relay, or a tool that reads the
     /// database's log.
-    pub fn writer_only(pool: &impl PoolOf<D>) -> Builder<D> {
-        Builder::new(pool.pool().clone())
+    pub fn writer_only(pool: &impl PoolOf<D>) -> WriterBuilder<D> {
+        WriterBuilder::new(pool.pool().clone())
     }
 
     /// Begins a transaction whose commit hands its events over.
@@ -92,89 +125,33 @@ impl<D: Backend> Outbox<D> {
         self.writer.publish(tx, events).await
     }
 
-    /// The tables, as the delivery and the operator see them.
+    /// The operator's side: find, count, replay, discard, purge.
+    pub fn admin(&self) -> Admin {
+        Admin::new(Arc::clone(&self.store))
+    }
+
+    /// The tables, as the delivery sees them.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
-}
 
-/// Makes an [`Outbox`].
-#[must_use = "a builder does nothing until build() is called"]
-pub struct Builder<D: Backend> {
-    pool: D::Pool,
-    table: Result<TableName, TableNameError>,
-    hooks: Hooks,
-    migrate: bool,
-    clock: fn() -> DateTime<Utc>,
-}
-
-impl<D: Backend> std::fmt::Debug for Builder<D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Builder")
-            .field("table", &self.table)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<D: Backend> Builder<D> {
-    fn new(pool: D::Pool) -> Self {
-        Self {
-            pool,
-            table: Ok(TableName::default()),
-            hooks: Hooks::default(),
-            migrate: false,
-            clock: Utc::now,
-        }
+    /// How the background tasks are. `ready` observes their loops: a poll that keeps failing makes it false.
+    pub fn health(&self) -> Health {
+        self.engine.health()
     }
 
-    /// The event table. Default: `outbox_event`.
-    pub fn table(mut self, name: impl Into<String>) -> Self {
-        self.table = TableName::new(name);
-        self
+    /// Returns when a background task has died of a panic; never otherwise. Delivery may have ended then: restart the
+    /// process.
+    pub async fn died(&self) {
+        self.engine.services.died().await;
     }
 
-    /// Adds a hook; they run in the order they were added.
-    pub fn hook(mut self, hook: impl WriterHook) -> Self {
-        self.hooks.push(Arc::new(hook));
-        self
-    }
-
-    /// Creates the tables, or brings them up to date, when the outbox is built. Safe from many processes at once.
-    pub fn migrate(mut self) -> Self {
-        self.migrate = true;
-        self
-    }
-
-    /// What typed events take for the time they happened at. Default: this machine's clock.
-    pub fn clock(mut self, clock: fn() -> DateTime<Utc>) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// The outbox.
+    /// Ends the delivery, for all clones: no more intake, what is queued is delivered within the drain timeout, and what is
+    /// left is given back, for another node to take at once. Publishing still works afterwards; the events wait.
     ///
     /// # Errors
-    /// [`Error::TableName`]; [`Error::SchemaMissing`] and [`Error::SchemaOutdated`] if the tables are not what this
-    /// library needs; [`Error::Database`].
-    pub async fn build(self) -> Result<Outbox<D>, Error> {
-        let table = self.table?;
-        if self.migrate {
-            D::migrate(&self.pool, &table).await?;
-        }
-        let store = D::store(&self.pool, &table);
-        crate::migrate::check(&*store, &table).await?;
-        let writer = Writer {
-            statements: D::statements(&table),
-            table,
-            context: Arc::new(Context {
-                hooks: self.hooks,
-                handoff: Arc::new(WriterOnly),
-                clock: self.clock,
-            }),
-        };
-        Ok(Outbox {
-            writer: Arc::new(writer),
-            store,
-        })
+    /// [`Error::Database`], [`Error::Timeout`] if events could not be given back; their leases end by themselves.
+    pub async fn shutdown(&self) -> Result<Shutdown, Error> {
+        self.engine.shutdown().await
     }
 }

@@ -1,4 +1,5 @@
 use crate::event::{EventError, EventId};
+use crate::listen::DuplicateListener;
 use crate::table::TableNameError;
 
 /// What can go wrong in the library.
@@ -28,6 +29,9 @@ pub enum Error {
     /// A table name that is no plain identifier.
     #[error(transparent)]
     TableName(#[from] TableNameError),
+    /// Two listeners for the same events, and no names to tell them apart.
+    #[error(transparent)]
+    DuplicateListener(#[from] DuplicateListener),
     /// A database URL that names no database we know.
     #[error(
         "unknown database URL scheme {scheme:?}: use sqlite://, postgres://, mysql:// or mariadb:// \

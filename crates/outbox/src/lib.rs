@@ -1,28 +1,50 @@
 //! The transactional outbox: an event that is written in your transaction is delivered at least once after the commit.
 #![doc = include_str!("../README.md")]
 
+mod admin;
+mod composite;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod database;
+mod dispatch;
+mod engine;
 mod error;
 mod event;
+mod gauge;
+mod hot;
+mod intercept;
+mod lease;
+mod listen;
 pub mod migrate;
-
-mod composite;
+mod node;
+mod notify;
+mod poll;
+mod purge;
+pub mod retry;
+mod service;
+mod settle;
 pub mod store;
 mod table;
+pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod trace;
 mod write;
 
-pub use composite::{Builder, Outbox};
+pub use admin::Admin;
+pub use composite::{Builder, Outbox, WriterBuilder};
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use database::{AnyPool, Database};
+pub use engine::Shutdown;
 pub use error::Error;
 pub use event::{
     AggregateType, DomainEvent, Due, Event, EventBuilder, EventError, EventId, EventType, GLOBAL_AGGREGATE, Headers,
     IntoEvent, Payload, RESERVED_PREFIX, Undecodable,
 };
+pub use intercept::Interceptor;
+pub use listen::{Delivery, DuplicateListener, Failure, Handled, Handler, Listener, Path, Subscription, TypedHandler};
 pub use outbox_derive::{AggregateType, Event, EventType};
+pub use purge::PurgePolicy;
+pub use service::{Condition, Health};
 pub use table::{DEFAULT_TABLE, TableName, TableNameError};
 pub use write::{Backend, HookError, PoolOf, Published, Receipt, Savepoint, Transaction, TxHandle, WriterHook};
 

@@ -191,6 +191,9 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// The database's name, for logs and metrics: `sqlite`, `postgres`, `mysql`, `memory`.
     fn name(&self) -> &'static str;
 
+    /// The event table's name, for logs and metrics.
+    fn table(&self) -> &str;
+
     /// The version of the tables. Zero: there are none.
     async fn schema_version(&self) -> Result<i64, Error>;
 
@@ -245,9 +248,26 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// How much there is to do. Bounded work, however large the table: counts end at `at_most` per status.
     async fn stats(&self, at_most: u64) -> Result<Stats, Error>;
 
+    /// Tells the pollers of other processes that there is something to do. Does nothing where the database cannot.
+    async fn notify(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Hears of such calls; `None` where the database cannot.
+    async fn wakeups(&self) -> Result<Option<Box<dyn Wakeups>>, Error> {
+        Ok(None)
+    }
+
     /// How the database plans to run a statement of the hot path, for tests and for the curious.
     #[doc(hidden)]
     async fn explain(&self, statement: Explain) -> Result<String, Error>;
+}
+
+/// Calls of [`Store::notify`], as other processes make them.
+#[async_trait]
+pub trait Wakeups: Send {
+    /// Waits for the next one. After an error some may have been missed: ask for a new [`Store::wakeups`].
+    async fn next(&mut self) -> Result<(), Error>;
 }
 
 /// The statements whose plan matters.

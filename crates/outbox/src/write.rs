@@ -21,11 +21,12 @@ use crate::error::Error;
 use crate::event::{Due, Event, EventId, IntoEvent};
 use crate::store::{Lease, NewRow};
 use crate::table::TableName;
+use crate::trace;
 
 pub(crate) use backend::commit_failed;
 pub use backend::{Backend, PoolOf};
 pub use handle::{Published, Receipt, TxHandle};
-pub(crate) use handoff::{Committed, Handoff, WriterOnly};
+pub(crate) use handoff::{Committed, Handoff};
 pub(crate) use hook::Hooks;
 pub use hook::{HookError, WriterHook};
 pub use transaction::{Savepoint, Transaction};
@@ -61,7 +62,7 @@ impl<D: Backend> Writer<D> {
         let now = (self.context.clock)();
         let events = events
             .into_iter()
-            .map(|event| event.into_event(now))
+            .map(|event| event.into_event(now).map(trace::capture))
             .collect::<Result<Vec<_>, _>>()?;
         self.write(tx, events).await
     }

@@ -13,9 +13,9 @@ create table "{table}" (
   headers        text check (json_valid(headers)),
   status         integer not null default 0 check (status between 0 and 3), -- 0 new, 1 done, 2 retry, 3 dead
   attempts       integer not null default 0,
-  occurred_at    integer not null default (cast(unixepoch('now', 'subsec') * 1000000 as integer)),
-  created_at     integer not null default (cast(unixepoch('now', 'subsec') * 1000000 as integer)),
-  available_at   integer not null default (cast(unixepoch('now', 'subsec') * 1000000 as integer)),
+  occurred_at    integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000),
+  created_at     integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000),
+  available_at   integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000),
   done_at        integer,
   dead_at        integer,
   last_error     text,
@@ -45,7 +45,7 @@ create table "{table}_attempt" (
   attempt   integer not null,
   node      text    not null,
   error     text    not null,
-  failed_at integer not null default (cast(unixepoch('now', 'subsec') * 1000000 as integer))
+  failed_at integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000)
 ) strict;
 
 create index "{table}_attempt_seq" on "{table}_attempt" (seq);

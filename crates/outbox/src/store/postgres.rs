@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::pool::PoolOptions;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgRow};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction};
 
 use super::row::{bind_row, columns, join_names, micros, read_claimed};
 use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
-use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Verdict, cut, quote};
-use crate::error::Error;
+use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Verdict, Wakeups, cut, quote};
+use crate::error::{Error, database};
 use crate::migrate::Migration;
 use crate::table::TableName;
 use crate::write::commit_failed;
@@ -347,6 +348,20 @@ impl Driver for Postgres {
             .rows_affected())
     }
 
+    async fn notify(pool: &PgPool, table: &TableName) -> Result<(), sqlx::Error> {
+        sqlx::query("select pg_notify($1, '')")
+            .bind(table.as_str())
+            .execute(pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn wakeups(pool: &PgPool, table: &TableName) -> Result<Option<Box<dyn Wakeups>>, sqlx::Error> {
+        let mut listener = PgListener::connect_with(pool).await?;
+        listener.listen(table.as_str()).await?;
+        Ok(Some(Box::new(Notifications(listener))))
+    }
+
     async fn explain(pool: &PgPool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
         let leases: Vec<i64> = (1..=100).collect();
         let numbers = vec![0_i64; 100];
@@ -393,6 +408,21 @@ impl Driver for Postgres {
         let lines: Vec<String> = query.fetch_all(&mut *tx).await?;
         tx.rollback().await?;
         Ok(lines.join("\n"))
+    }
+}
+
+struct Notifications(PgListener);
+
+#[async_trait]
+impl Wakeups for Notifications {
+    async fn next(&mut self) -> Result<(), Error> {
+        // `None` means that the connection was lost, and some calls perhaps with it.
+        match self.0.try_recv().await.map_err(database("listening"))? {
+            Some(_) => Ok(()),
+            None => Err(database("listening")(sqlx::Error::Io(
+                std::io::ErrorKind::ConnectionReset.into(),
+            ))),
+        }
     }
 }
 

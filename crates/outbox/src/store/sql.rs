@@ -19,7 +19,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Pool, Transaction};
 
 use super::{Attempt, Claim, Claimed, Explain, Filter, Lease, NewRow, Page, Purge, Purged, Settled, Settlement, Stats};
-use super::{Store, StoredEvent, admin};
+use super::{Store, StoredEvent, Wakeups, admin};
 use crate::error::{Error, database, is_conflict};
 use crate::event::EventId;
 use crate::migrate::Migration;
@@ -59,7 +59,7 @@ pub(crate) fn quote<D: Dialect>(name: &str) -> String {
 
 /// A value for a placeholder.
 #[derive(Clone, Debug)]
-pub enum Bind {
+pub(crate) enum Bind {
     Int(i64),
     Text(String),
 }
@@ -216,6 +216,17 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
         sql: &Self::Sql,
         leases: &[Lease],
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+    /// Wakes pollers; does nothing where the database cannot.
+    fn notify(_pool: &Pool<Self>, _table: &TableName) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
+    /// Hears of calls to wake up; `None` where the database cannot.
+    fn wakeups(
+        _pool: &Pool<Self>,
+        _table: &TableName,
+    ) -> impl Future<Output = Result<Option<Box<dyn Wakeups>>, sqlx::Error>> + Send {
+        std::future::ready(Ok(None))
+    }
     /// The text of the plan, and what it was asked for, with plausible values.
     fn explain(
         pool: &Pool<Self>,
@@ -224,7 +235,7 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
     ) -> impl Future<Output = Result<String, sqlx::Error>> + Send;
 }
 
-/// A connection that alone may migrate, until [`finish`](Self::finish).
+/// A connection that alone may migrate, until it is finished.
 pub struct Serialized<D: sqlx::Database> {
     pub(crate) held: Held<D>,
 }
@@ -328,6 +339,10 @@ impl<D: Driver> Store for SqlStore<D> {
         D::DATABASE
     }
 
+    fn table(&self) -> &str {
+        self.table.as_str()
+    }
+
     async fn schema_version(&self) -> Result<i64, Error> {
         crate::migrate::version(&self.pool, &self.table).await
     }
@@ -419,6 +434,14 @@ impl<D: Driver> Store for SqlStore<D> {
 
     async fn stats(&self, at_most: u64) -> Result<Stats, Error> {
         retrying("reading the state of the outbox", || admin::stats(self, at_most)).await
+    }
+
+    async fn notify(&self) -> Result<(), Error> {
+        D::notify(&self.pool, &self.table).await.map_err(database("notifying"))
+    }
+
+    async fn wakeups(&self) -> Result<Option<Box<dyn Wakeups>>, Error> {
+        D::wakeups(&self.pool, &self.table).await.map_err(database("listening"))
     }
 
     async fn explain(&self, statement: Explain) -> Result<String, Error> {

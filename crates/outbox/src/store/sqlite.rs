@@ -15,8 +15,8 @@ use crate::migrate::Migration;
 use crate::table::TableName;
 use crate::write::commit_failed;
 
-/// The clock of SQLite ticks in milliseconds.
-const NOW: &str = "cast(unixepoch('now', 'subsec') * 1000000 as integer)";
+/// The clock of SQLite ticks in milliseconds. Not `unixepoch('now', 'subsec')`, which the SQLite of many systems lacks.
+const NOW: &str = "(cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000)";
 
 impl Dialect for Sqlite {
     const DATABASE: &'static str = "sqlite";

@@ -27,17 +27,3 @@ pub(crate) struct Committed {
     /// When the lease ends, at the earliest.
     pub(crate) deadline: Instant,
 }
-
-/// For a process that only writes.
-#[derive(Debug)]
-pub(crate) struct WriterOnly;
-
-impl Handoff for WriterOnly {
-    fn born(&self) -> Option<Born<'_>> {
-        None
-    }
-
-    fn committed(&self, _events: Vec<Committed>) {}
-
-    fn unconfirmed(&self, _leases: Vec<Lease>) {}
-}

@@ -46,6 +46,10 @@ impl Store for MemoryStore {
         "memory"
     }
 
+    fn table(&self) -> &str {
+        self.table.as_str()
+    }
+
     async fn schema_version(&self) -> Result<i64, Error> {
         Ok(crate::migrate::LATEST)
     }

@@ -148,6 +148,9 @@ pub async fn released_row_is_free_at_once<H: Harness>(h: &H) {
     assert_eq!((stored.locked_by, stored.lease_until), (None, None));
     assert_eq!((stored.status, stored.attempts), (Status::New, 0));
 
+    // Not even before somebody else has taken it.
+    assert_eq!(settle(&*store, &[(leases[0], Verdict::Done)]).await.stale, 1);
+
     let taken = claim_one(&*other, "node-2", LONG).await;
     assert_eq!(taken.lease.seq, leases[0].seq);
     assert!(taken.lease.token > leases[0].token);

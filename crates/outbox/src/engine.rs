@@ -1,0 +1,153 @@
+//! The engine: the background tasks of one outbox, started together and stopped in the right order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatch::Dispatcher;
+use crate::error::Error;
+use crate::hot::HotPath;
+use crate::poll::Alarm;
+use crate::service::{Health, Pulse, Services, in_time};
+use crate::store::{Lease, Store};
+
+/// What a shutdown did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Shutdown {
+    /// Events that were given back, for another node to deliver.
+    pub released: u64,
+    /// Everything that was queued has been delivered and written in time.
+    pub drained: bool,
+}
+
+/// How to stop, each step a token of its own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stops {
+    /// No more intake: poller, purger and their like end.
+    pub(crate) intake: CancellationToken,
+    /// Listeners get no more time.
+    pub(crate) workers: CancellationToken,
+    /// All workers have ended: the settler writes what it has, and ends.
+    pub(crate) settler: CancellationToken,
+    /// No more time for anything.
+    pub(crate) hard: CancellationToken,
+}
+
+impl Stops {
+    fn all(&self) {
+        for token in [&self.intake, &self.workers, &self.settler, &self.hard] {
+            token.cancel();
+        }
+    }
+}
+
+/// The background tasks of an outbox. Dropped, they end without waiting for anything; leases end by themselves.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) services: Services,
+    pub(crate) stops: Stops,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) delivery: Option<DeliveryParts>,
+    pub(crate) drain_timeout: Duration,
+}
+
+/// What a node that delivers has, and one that only writes has not.
+#[derive(Debug)]
+pub(crate) struct DeliveryParts {
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) hot: Arc<HotPath>,
+    pub(crate) alarm: Arc<Alarm>,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stops.all();
+    }
+}
+
+impl Engine {
+    pub(crate) fn health(&self) -> Health {
+        self.services.health()
+    }
+
+    /// Stops intake, drains, writes the last outcomes, and gives the rest back.
+    pub(crate) async fn shutdown(&self) -> Result<Shutdown, Error> {
+        let started = Instant::now();
+        let mut report = Shutdown {
+            released: 0,
+            drained: true,
+        };
+        self.stops.intake.cancel();
+        if let Some(parts) = &self.delivery {
+            parts.hot.close();
+            parts.dispatcher.queues.close();
+            // Listeners get most of the time, what comes after them the rest.
+            let listeners_until = started + self.drain_timeout.mul_f64(0.8);
+            let idle = self
+                .condition(listeners_until, || !self.services.is_running("workers"))
+                .await;
+            if !idle {
+                report.drained = false;
+                self.stops.workers.cancel();
+            }
+            let soon = Instant::now() + Duration::from_secs(1);
+            self.condition(soon, || !self.services.is_running("workers")).await;
+            self.stops.settler.cancel();
+            let settled_until = (started + self.drain_timeout).max(Instant::now() + Duration::from_millis(200));
+            report.drained &= self
+                .condition(settled_until, || !self.services.is_running("settler"))
+                .await;
+        }
+        self.stops.all();
+        if let Some(parts) = &self.delivery {
+            parts.dispatcher.queues.drain();
+            let mut leases: Vec<Lease> = parts.dispatcher.in_flight.drain();
+            leases.extend(parts.alarm.drain_unconfirmed());
+            report.drained &= leases.is_empty();
+            for batch in leases.chunks(1000) {
+                report.released += in_time("releasing leases", self.store.release(batch)).await?;
+            }
+            if report.released > 0 {
+                tracing::info!(released = report.released, "gave events back at the shutdown");
+                in_time("notifying", self.store.notify()).await?;
+            }
+        }
+        self.services.ended().await;
+        Ok(report)
+    }
+
+    async fn condition(&self, until: Instant, holds: impl Fn() -> bool) -> bool {
+        while !holds() {
+            if tokio::time::timeout_at(until, self.services.changed()).await.is_err() {
+                return holds();
+            }
+        }
+        true
+    }
+}
+
+/// The workers: `count` of them, until the queues are closed and empty, or `stop` is cancelled.
+pub(crate) async fn workers(dispatcher: Arc<Dispatcher>, count: usize, stop: CancellationToken, pulse: Pulse) {
+    let mut workers = JoinSet::new();
+    for _ in 0..count {
+        let dispatcher = Arc::clone(&dispatcher);
+        workers.spawn(async move { dispatcher.work().await });
+    }
+    loop {
+        pulse.beat();
+        tokio::select! {
+            ended = workers.join_next() => match ended {
+                None => return,
+                Some(Ok(())) => {}
+                // Listeners' panics are caught: this is a fault of our own, and must be seen.
+                Some(Err(error)) => std::panic::resume_unwind(Box::new(format!("a worker died: {error}"))),
+            },
+            () = stop.cancelled() => return workers.shutdown().await,
+            () = tokio::time::sleep(Pulse::INTERVAL) => {}
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The hot path: committed events go from memory to the workers, without a read and without a claim.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::dispatch::Dispatcher;
+use crate::event::Due;
+use crate::poll::Alarm;
+use crate::store::{Born, Lease};
+use crate::write::{Committed, Handoff};
+
+/// Hands events of this process to its own dispatcher.
+#[derive(Debug)]
+pub(crate) struct HotPath {
+    pub(crate) owner: String,
+    pub(crate) lease: Duration,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) alarm: Arc<Alarm>,
+    /// Off: rows belong to nobody when they are born, and the poller takes them.
+    pub(crate) enabled: bool,
+    pub(crate) closed: AtomicBool,
+}
+
+impl HotPath {
+    /// From here on, rows are born free.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+}
+
+impl Handoff for HotPath {
+    fn born(&self) -> Option<Born<'_>> {
+        if !self.enabled || self.closed.load(Ordering::Acquire) {
+            return None;
+        }
+        // Half of the numbers, so that a token can go up forever.
+        let token = rand::random_range(1..i64::MAX / 2);
+        Some(Born {
+            owner: &self.owner,
+            lease: self.lease,
+            token,
+        })
+    }
+
+    fn committed(&self, events: Vec<Committed>) {
+        let telemetry = &self.dispatcher.telemetry;
+        let mut dropped = Vec::new();
+        let mut wake = false;
+        for Committed { lease, event, deadline } in events {
+            match (lease, event.due()) {
+                (Some(lease), _) => {
+                    if self.dispatcher.enqueue_hot(lease, event, deadline) {
+                        telemetry.hot_enqueued.increment(1);
+                    } else {
+                        dropped.push(lease);
+                    }
+                }
+                (None, Due::Now) => wake = true,
+                (None, Due::After(delay)) => {
+                    telemetry.hot_skipped.increment(1);
+                    self.alarm.ring_after(delay);
+                }
+                (None, Due::At(_)) => telemetry.hot_skipped.increment(1),
+            }
+        }
+        if !dropped.is_empty() {
+            telemetry.hot_dropped.increment(dropped.len() as u64);
+            tracing::warn!(
+                events = dropped.len(),
+                "the hot queue is full; the poller delivers from the table"
+            );
+            self.alarm.look_up(dropped);
+        } else if wake {
+            self.alarm.ring();
+        }
+    }
+
+    fn unconfirmed(&self, leases: Vec<Lease>) {
+        if leases.is_empty() {
+            self.alarm.ring()
+        } else {
+            self.alarm.look_up(leases)
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Background tasks, all of one shape: each runs until it is told to stop, shows a pulse, and its death is reported.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::error::Error;
+
+/// No statement of ours may take longer.
+pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Runs a statement of the store within [`STATEMENT_TIMEOUT`].
+pub(crate) async fn in_time<T>(
+    operation: &'static str,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(STATEMENT_TIMEOUT, work).await {
+        Ok(result) => result,
+        Err(_) => Err(Error::Timeout {
+            operation,
+            limit: STATEMENT_TIMEOUT,
+        }),
+    }
+}
+
+/// Repeats `work` until it succeeds, waiting longer each time, while `again` says that there is a point. `None` if `stop`
+/// came first.
+pub(crate) async fn patiently<T, F: Future<Output = Result<T, Error>>>(
+    operation: &'static str,
+    stop: &CancellationToken,
+    again: impl Fn(&Error) -> bool,
+    mut work: impl FnMut() -> F,
+) -> Option<Result<T, Error>> {
+    let mut wait = Duration::from_millis(50);
+    loop {
+        let result = tokio::select! {
+            result = in_time(operation, work()) => result,
+            () = stop.cancelled() => return None,
+        };
+        match result {
+            Err(error) if again(&error) => {
+                tracing::error!(%error, operation, ?wait, "failed, trying again");
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = stop.cancelled() => return None,
+                }
+                wait = (wait * 2).min(Duration::from_secs(5));
+            }
+            result => return Some(result),
+        }
+    }
+}
+
+/// Shows that a loop still turns.
+#[derive(Clone, Debug)]
+pub(crate) struct Pulse {
+    started: Instant,
+    /// Milliseconds from `started` to the last beat.
+    last: Arc<AtomicU64>,
+}
+
+impl Pulse {
+    /// Loops beat at least this often, unless they are stuck.
+    pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
+
+    fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            last: Arc::default(),
+        }
+    }
+
+    pub(crate) fn beat(&self) {
+        let since = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(since, Ordering::Relaxed);
+    }
+
+    fn age(&self) -> Duration {
+        self.started
+            .elapsed()
+            .saturating_sub(Duration::from_millis(self.last.load(Ordering::Relaxed)))
+    }
+}
+
+/// How a background task is.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Condition {
+    /// Its loop turns.
+    Running,
+    /// Its loop has not turned, or not succeeded, for too long.
+    Stuck,
+    /// It has panicked. Restart the process.
+    Dead,
+    /// It has ended, as it was told to.
+    Stopped,
+}
+
+/// How the background tasks of an outbox are.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Health {
+    /// Every task is running: events are being delivered.
+    pub ready: bool,
+    /// Each task.
+    pub tasks: BTreeMap<&'static str, Condition>,
+}
+
+#[derive(Debug)]
+struct Task {
+    pulse: Pulse,
+    patience: Duration,
+    ended: Option<Condition>,
+}
+
+/// The background tasks of an outbox.
+#[derive(Debug, Default)]
+pub(crate) struct Services {
+    tracker: TaskTracker,
+    tasks: Arc<Mutex<BTreeMap<&'static str, Task>>>,
+    /// Cancelled when a task dies.
+    died: CancellationToken,
+    /// A task has ended.
+    changed: Arc<Notify>,
+}
+
+impl Services {
+    /// Starts a task that shows a pulse at least every `patience`, or counts as stuck.
+    pub(crate) fn start<F>(&self, name: &'static str, patience: Duration, task: impl FnOnce(Pulse) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let pulse = Pulse::new();
+        let entry = Task {
+            pulse: pulse.clone(),
+            patience,
+            ended: None,
+        };
+        self.tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name, entry);
+        let running = tokio::spawn(task(pulse));
+        let (tasks, died, changed) = (Arc::clone(&self.tasks), self.died.clone(), Arc::clone(&self.changed));
+        self.tracker.spawn(async move {
+            let condition = match running.await {
+                Ok(()) => Condition::Stopped,
+                Err(error) => {
+                    tracing::error!(task = name, %error, "a background task of the outbox has died");
+                    died.cancel();
+                    Condition::Dead
+                }
+            };
+            if let Some(task) = tasks.lock().unwrap_or_else(PoisonError::into_inner).get_mut(name) {
+                task.ended = Some(condition);
+            }
+            changed.notify_one();
+        });
+    }
+
+    pub(crate) fn is_running(&self, name: &str) -> bool {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.get(name).is_some_and(|task| task.ended.is_none())
+    }
+
+    /// Returns when a task has ended since the last call.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let tasks: BTreeMap<_, _> = tasks
+            .iter()
+            .map(|(name, task)| {
+                let condition = task.ended.clone().unwrap_or(if task.pulse.age() > task.patience {
+                    Condition::Stuck
+                } else {
+                    Condition::Running
+                });
+                (*name, condition)
+            })
+            .collect();
+        Health {
+            ready: tasks.values().all(|condition| *condition == Condition::Running),
+            tasks,
+        }
+    }
+
+    /// Returns when a task has died.
+    pub(crate) async fn died(&self) {
+        self.died.cancelled().await;
+    }
+
+    /// Waits for all tasks to end.
+    pub(crate) async fn ended(&self) {
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}

@@ -1,0 +1,160 @@
+//! Settling: outcomes are gathered and written in batches, one statement per kind. This is where the throughput is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatch::Dispatcher;
+use crate::error::Error;
+use crate::poll::Alarm;
+use crate::service::{Pulse, patiently};
+use crate::store::{Settlement, Store, Verdict};
+
+/// What became of an event, on its way to its row.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) seq: i64,
+    pub(crate) verdict: Verdict,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// The most outcomes of one write.
+    pub(crate) batch: usize,
+    /// How long an outcome waits for others, while other deliveries are under way.
+    pub(crate) linger: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            batch: 500,
+            linger: Duration::from_millis(1),
+        }
+    }
+}
+
+pub(crate) struct Settler {
+    pub(crate) config: Config,
+    pub(crate) owner: String,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) outcomes: mpsc::Receiver<Outcome>,
+}
+
+impl Settler {
+    /// Runs until `soft` is cancelled and every outcome is written; gives up on what is not when `hard` is.
+    pub(crate) async fn run(mut self, soft: CancellationToken, hard: CancellationToken, pulse: Pulse) {
+        let mut batch = Vec::with_capacity(self.config.batch);
+        loop {
+            pulse.beat();
+            batch.clear();
+            tokio::select! {
+                biased;
+                taken = self.outcomes.recv_many(&mut batch, self.config.batch) => {
+                    if taken == 0 {
+                        return;
+                    }
+                }
+                () = soft.cancelled() => {
+                    // All who send have ended: take what is left.
+                    self.outcomes.close();
+                    continue;
+                }
+                () = tokio::time::sleep(Pulse::INTERVAL) => continue,
+            }
+            self.linger(&mut batch).await;
+            self.flush(&batch, &hard).await;
+        }
+    }
+
+    /// Waits a little for more, unless the batch is full or nothing else is under way.
+    async fn linger(&mut self, batch: &mut Vec<Outcome>) {
+        let until = Instant::now() + self.config.linger;
+        while batch.len() < self.config.batch && self.dispatcher.in_flight.len() > batch.len() {
+            let room = self.config.batch - batch.len();
+            match tokio::time::timeout_at(until, self.outcomes.recv_many(batch, room)).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Writes a batch, however often it takes: the listeners are never run again for want of a write. Their leases are
+    /// renewed meanwhile, like those of all that is in flight.
+    async fn flush(&self, batch: &[Outcome], hard: &CancellationToken) {
+        let telemetry = &self.dispatcher.telemetry;
+        telemetry.settle_batch.record(batch.len() as f64);
+        let write = patiently(
+            "settling events",
+            hard,
+            |error| {
+                telemetry.settle_errors.increment(1);
+                // An error that will not go away by waiting may be that of a single outcome.
+                error.is_retryable() || batch.len() == 1
+            },
+            || self.write(batch),
+        );
+        match write.await {
+            Some(Ok(())) => {}
+            Some(Err(error)) if batch.len() > 1 => {
+                tracing::error!(%error, outcomes = batch.len(), "a batch of outcomes was refused, writing them one by one");
+                for one in batch {
+                    let one = std::slice::from_ref(one);
+                    if let Some(Err(error)) =
+                        patiently("settling events", hard, Error::is_retryable, || self.write(one)).await
+                    {
+                        tracing::error!(%error, seq = one[0].seq, "an outcome cannot be written; the event will be delivered again");
+                    }
+                }
+            }
+            Some(Err(error)) => {
+                tracing::error!(%error, seq = batch[0].seq, "an outcome cannot be written; the event will be delivered again");
+            }
+            None => {
+                tracing::error!(
+                    outcomes = batch.len(),
+                    "outcomes could not be written before the shutdown; those events will be delivered again"
+                );
+                return;
+            }
+        }
+        // Only now: as long as the row looks pending, nobody here may take it again.
+        self.dispatcher
+            .in_flight
+            .remove(batch.iter().map(|outcome| outcome.seq));
+        for outcome in batch {
+            if let Verdict::Retry { after, .. } | Verdict::Defer { after, .. } = &outcome.verdict {
+                self.alarm.ring_after(*after);
+            }
+        }
+    }
+
+    async fn write(&self, batch: &[Outcome]) -> Result<(), Error> {
+        // With the lease of this moment: it may have been taken anew since the delivery began.
+        let settlements: Vec<Settlement> = batch
+            .iter()
+            .filter_map(|outcome| {
+                let lease = self.dispatcher.in_flight.lease(outcome.seq)?;
+                Some(Settlement {
+                    lease,
+                    verdict: outcome.verdict.clone(),
+                })
+            })
+            .collect();
+        let settled = self.store.settle(&self.owner, &settlements).await?;
+        let stale = settled.stale + (batch.len() - settlements.len()) as u64;
+        if stale > 0 {
+            self.dispatcher.telemetry.settle_stale.increment(stale);
+            tracing::warn!(
+                stale,
+                "outcomes were refused, because somebody else has taken the events since"
+            );
+        }
+        Ok(())
+    }
+}
