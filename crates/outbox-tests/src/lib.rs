@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use outbox::store::Store;
+use outbox::store::{Driver, Store};
 use outbox::testing::conformance::Harness;
 use outbox::testing::{Memory, MemoryPool};
 use outbox::{Backend, EventId, PoolOf, TableName};
@@ -125,8 +125,18 @@ impl Database for Sqlite {
     }
 }
 
+/// A database that speaks SQL.
+pub trait SqlDatabase:
+    Database + Driver + Backend<Pool = Pool<Self>, Connection = <Self as sqlx::Database>::Connection>
+{
+}
+
+impl SqlDatabase for Postgres {}
+impl SqlDatabase for MySql {}
+impl SqlDatabase for Sqlite {}
+
 /// Runs statements that the test is made of.
-pub async fn script<D: outbox::store::Driver>(pool: &Pool<D>, sql: &str) {
+pub async fn script<D: SqlDatabase>(pool: &Pool<D>, sql: &str) {
     let mut connection = pool.acquire().await.expect("the database answers");
     D::script(&mut connection, sql.to_owned())
         .await

@@ -1,8 +1,8 @@
 //! What cannot be: a typed error that says what to do, and nothing written.
 
-use outbox::store::{Driver, Filter};
-use outbox::{Backend, Error, Event, EventError, Outbox, PoolOf, TxHandle};
-use outbox_tests::{Database, On, script};
+use outbox::store::Filter;
+use outbox::{Backend, Error, Event, EventError, Outbox, TxHandle};
+use outbox_tests::{Database, On, SqlDatabase, script};
 
 macro_rules! on_every_database {
     ($($name:ident: $database:ty),*) => {$(
@@ -161,9 +161,8 @@ async fn table_name_that_is_no_identifier_is_refused<D: Database>() {
     }
 }
 
-async fn connection_outside_a_transaction_is_refused<D: Database + Driver>()
+async fn connection_outside_a_transaction_is_refused<D: SqlDatabase>()
 where
-    D: Backend<Pool = sqlx::Pool<D>, Connection = <D as sqlx::Database>::Connection>,
     <D as sqlx::Database>::Connection: TxHandle<D, Receipt = outbox::Receipt>,
 {
     let (on, outbox) = opened::<D>("outside_a_transaction").await;
@@ -183,10 +182,7 @@ where
     assert_eq!(rows(&outbox).await, 0);
 }
 
-async fn missing_schema_is_refused<D: Database + Driver>()
-where
-    D: Backend<Pool = sqlx::Pool<D>>,
-{
+async fn missing_schema_is_refused<D: SqlDatabase>() {
     let (pool, _guard) = D::create("missing_schema").await;
     let error = Outbox::<D>::writer_only(&pool)
         .table("my_events")
@@ -211,11 +207,7 @@ where
         .unwrap();
 }
 
-async fn outdated_schema_is_refused<D: Database + Driver>()
-where
-    D: Backend<Pool = sqlx::Pool<D>>,
-    sqlx::Pool<D>: PoolOf<D>,
-{
+async fn outdated_schema_is_refused<D: SqlDatabase>() {
     let on = On::<D>::open("outdated_schema").await;
     script::<D>(&on.pool, "update outbox_event_migration set version = -1").await;
     let error = Outbox::<D>::writer_only(&on.pool).build().await.unwrap_err();
@@ -223,10 +215,7 @@ where
     assert!(error.to_string().contains("run `outbox migrate up`"), "{error}");
 }
 
-async fn table_dropped_later_is_a_missing_schema<D: Database + Driver>()
-where
-    D: Backend<Pool = sqlx::Pool<D>>,
-{
+async fn table_dropped_later_is_a_missing_schema<D: SqlDatabase>() {
     let (on, outbox) = opened::<D>("table_dropped").await;
     script::<D>(&on.pool, "drop table outbox_event").await;
     let mut tx = outbox.begin(&on.pool).await.unwrap();

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use outbox::store::{Claim, Driver, Explain, Settlement, Store, Verdict};
-use outbox::{Backend, Event, Outbox};
-use outbox_tests::{Database, On, script};
+use outbox::store::{Claim, Explain, Settlement, Store, Verdict};
+use outbox::{Event, Outbox};
+use outbox_tests::{Database, On, SqlDatabase, script};
 
 const STATEMENTS: [Explain; 9] = [
     Explain::Claim,
@@ -28,7 +28,7 @@ async fn publish<D: Database>(on: &On<D>, count: usize) {
 }
 
 /// A hundred thousand delivered rows, from a query that counts to that number as `n`.
-async fn deliver<D: Driver + Database + Backend<Pool = sqlx::Pool<D>>>(on: &On<D>, now: &str, id: &str, numbers: &str) {
+async fn deliver<D: SqlDatabase>(on: &On<D>, now: &str, id: &str, numbers: &str) {
     script::<D>(
         &on.pool,
         &format!(

@@ -1,9 +1,11 @@
 //! The library on every database, as one binary: linking is what takes the time.
+#![allow(clippy::unwrap_used, reason = "a test is to panic")]
 
 mod bad_input;
 mod conformance;
 mod explain;
 mod hooks;
+mod memory;
 mod migrate;
 mod postgres;
 mod publish;

@@ -1,8 +1,8 @@
 //! The tables come and go, from many processes at once, beside others of their kind.
 
-use outbox::store::{Driver, Filter};
-use outbox::{Backend, Event, Outbox, TableName, migrate};
-use outbox_tests::{Database, script};
+use outbox::store::Filter;
+use outbox::{Event, Outbox, TableName, migrate};
+use outbox_tests::{SqlDatabase, script};
 
 macro_rules! on_every_server {
     ($($name:ident: $database:ty),*) => {$(
@@ -21,10 +21,7 @@ macro_rules! on_every_server {
 on_every_server!(sqlite: sqlx::Sqlite, postgres: sqlx::Postgres, mariadb: sqlx::MySql);
 
 /// Publishes an event and counts what is there.
-async fn publish_one<D>(pool: &sqlx::Pool<D>, table: &TableName) -> u64
-where
-    D: Database + Driver + Backend<Pool = sqlx::Pool<D>>,
-{
+async fn publish_one<D: SqlDatabase>(pool: &sqlx::Pool<D>, table: &TableName) -> u64 {
     let outbox = Outbox::<D>::writer_only(pool)
         .table(table.as_str())
         .build()
@@ -39,7 +36,7 @@ where
     outbox.store().count(&Filter::all(), 100).await.unwrap()
 }
 
-async fn up_twice_does_it_once<D: Database + Driver + Backend<Pool = sqlx::Pool<D>>>() {
+async fn up_twice_does_it_once<D: SqlDatabase>() {
     let (pool, _guard) = D::create("up_twice").await;
     let table = TableName::default();
     assert_eq!(
@@ -51,7 +48,7 @@ async fn up_twice_does_it_once<D: Database + Driver + Backend<Pool = sqlx::Pool<
     assert_eq!(publish_one(&pool, &table).await, 2);
 }
 
-async fn up_from_many_at_once_does_it_once<D: Database + Driver + Backend<Pool = sqlx::Pool<D>>>() {
+async fn up_from_many_at_once_does_it_once<D: SqlDatabase>() {
     let (pool, _guard) = D::create("up_at_once").await;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -71,7 +68,7 @@ async fn up_from_many_at_once_does_it_once<D: Database + Driver + Backend<Pool =
     assert_eq!(publish_one(&pool, &TableName::default()).await, 1);
 }
 
-async fn status_tells_what_has_run<D: Database + Driver + Backend<Pool = sqlx::Pool<D>>>() {
+async fn status_tells_what_has_run<D: SqlDatabase>() {
     let (pool, _guard) = D::create("status").await;
     let table = TableName::default();
     let before = migrate::status(&pool, &table).await.unwrap();
@@ -86,7 +83,7 @@ async fn status_tells_what_has_run<D: Database + Driver + Backend<Pool = sqlx::P
     }
 }
 
-async fn down_and_up_again<D: Database + Driver + Backend<Pool = sqlx::Pool<D>>>() {
+async fn down_and_up_again<D: SqlDatabase>() {
     let (pool, _guard) = D::create("down").await;
     let table = TableName::default();
     // Nothing to undo.
@@ -115,7 +112,7 @@ async fn down_and_up_again<D: Database + Driver + Backend<Pool = sqlx::Pool<D>>>
     assert_eq!(publish_one(&pool, &table).await, 1);
 }
 
-async fn several_outboxes_share_a_database<D: Database + Driver + Backend<Pool = sqlx::Pool<D>>>() {
+async fn several_outboxes_share_a_database<D: SqlDatabase>() {
     let (pool, _guard) = D::create("side_by_side").await;
     let (alpha, beta) = (
         TableName::new("Alpha_events").unwrap(),
@@ -130,7 +127,7 @@ async fn several_outboxes_share_a_database<D: Database + Driver + Backend<Pool =
     assert_eq!(publish_one(&pool, &beta).await, 2);
 }
 
-async fn printed_sql_makes_the_tables<D: Database + Driver + Backend<Pool = sqlx::Pool<D>>>() {
+async fn printed_sql_makes_the_tables<D: SqlDatabase>() {
     let (pool, _guard) = D::create("printed").await;
     let table = TableName::new("my_events").unwrap();
     script::<D>(&pool, &migrate::print::<D>(&table)).await;
@@ -138,7 +135,7 @@ async fn printed_sql_makes_the_tables<D: Database + Driver + Backend<Pool = sqlx
     assert!(migrate::up(&pool, &table).await.unwrap().is_empty());
 }
 
-async fn longest_table_name_works<D: Database + Driver + Backend<Pool = sqlx::Pool<D>>>() {
+async fn longest_table_name_works<D: SqlDatabase>() {
     let (pool, _guard) = D::create("longest_name").await;
     let table = TableName::new("x".repeat(TableName::MAX_BYTES)).unwrap();
     let twin = TableName::new("x".repeat(TableName::MAX_BYTES - 1) + "y").unwrap();

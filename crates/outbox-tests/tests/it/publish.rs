@@ -1,8 +1,8 @@
 //! Three forms of publishing, each with every fate a transaction can have: the row is there, or it is not.
 
-use outbox::store::{Driver, Filter, Page};
-use outbox::{Backend, Error, Event, EventId, Outbox, Receipt, TxHandle};
-use outbox_tests::{Database, On, script};
+use outbox::store::{Filter, Page};
+use outbox::{Error, Event, EventId, Outbox, Receipt, TxHandle};
+use outbox_tests::{Database, On, SqlDatabase, script};
 use tokio::task::JoinHandle;
 
 macro_rules! matrix {
@@ -422,10 +422,7 @@ async fn dropped_commit_is_there_or_not<D: Database>() {
     assert!(f.is_there(f.event.id()).await);
 }
 
-async fn event_and_business_row_share_their_fate<D: Database + Driver>()
-where
-    D: Backend<Pool = sqlx::Pool<D>, Connection = <D as sqlx::Database>::Connection>,
-{
+async fn event_and_business_row_share_their_fate<D: SqlDatabase>() {
     let f = fixture::<D>("business_rows").await;
     script::<D>(&f.on.pool, "create table orders (id int primary key)").await;
     for (id, commits) in [(1, true), (2, false)] {
