@@ -19,6 +19,9 @@ pub trait Database: Backend<Pool: PoolOf<Self>> {
     /// An empty database, without the library's tables.
     fn create(test: &str) -> impl Future<Output = (Self::Pool, Self::Guard)> + Send;
 
+    /// For another process to open the same database.
+    fn url(guard: &Self::Guard) -> String;
+
     /// Writes headers past the library.
     fn overwrite_headers(pool: &Self::Pool, id: &EventId, headers: &str) -> impl Future<Output = ()> + Send;
 }
@@ -28,7 +31,7 @@ pub trait Database: Backend<Pool: PoolOf<Self>> {
 pub struct On<D: Database> {
     /// The user's pool.
     pub pool: D::Pool,
-    _guard: D::Guard,
+    guard: D::Guard,
 }
 
 impl<D: Database> On<D> {
@@ -38,7 +41,12 @@ impl<D: Database> On<D> {
         D::migrate(&pool, &TableName::default())
             .await
             .expect("the tables of an empty database can be created");
-        Self { pool, _guard: guard }
+        Self { pool, guard }
+    }
+
+    /// For another process to open the same database.
+    pub fn url(&self) -> String {
+        D::url(&self.guard)
     }
 
     /// A store on the default table.
@@ -70,6 +78,10 @@ impl Database for Memory {
         (MemoryPool::new(), ())
     }
 
+    fn url(_: &()) -> String {
+        unreachable!("no other process sees this one's memory")
+    }
+
     async fn overwrite_headers(pool: &MemoryPool, id: &EventId, headers: &str) {
         assert!(pool.overwrite_headers(&TableName::default(), id, headers));
     }
@@ -82,6 +94,10 @@ impl Database for Postgres {
         let database = Server::Postgres.database(test).await;
         let pool = PgPool::connect(database.url()).await.expect("PostgreSQL answers");
         (pool, database)
+    }
+
+    fn url(guard: &TestDatabase) -> String {
+        guard.url().to_owned()
     }
 
     async fn overwrite_headers(pool: &PgPool, id: &EventId, headers: &str) {
@@ -100,6 +116,10 @@ impl Database for MySql {
         (pool, database)
     }
 
+    fn url(guard: &TestDatabase) -> String {
+        guard.url().to_owned()
+    }
+
     async fn overwrite_headers(pool: &MySqlPool, id: &EventId, headers: &str) {
         let query = sqlx::query("update outbox_event set headers = ? where event_id = ?");
         let result = query.bind(headers).bind(id.as_str()).execute(pool).await;
@@ -116,6 +136,10 @@ impl Database for Sqlite {
         let options = options.journal_mode(SqliteJournalMode::Wal);
         let pool = SqlitePoolOptions::new().connect_with(options).await;
         (pool.expect("SQLite opens the file"), database)
+    }
+
+    fn url(guard: &TestDatabase) -> String {
+        guard.url().to_owned()
     }
 
     async fn overwrite_headers(pool: &Pool<Sqlite>, id: &EventId, headers: &str) {

@@ -30,34 +30,6 @@ pub(crate) async fn in_time<T>(
     }
 }
 
-/// Repeats `work` until it succeeds, waiting longer each time, while `again` says that there is a point. `None` if `stop`
-/// came first.
-pub(crate) async fn patiently<T, F: Future<Output = Result<T, Error>>>(
-    operation: &'static str,
-    stop: &CancellationToken,
-    again: impl Fn(&Error) -> bool,
-    mut work: impl FnMut() -> F,
-) -> Option<Result<T, Error>> {
-    let mut wait = Duration::from_millis(50);
-    loop {
-        let result = tokio::select! {
-            result = in_time(operation, work()) => result,
-            () = stop.cancelled() => return None,
-        };
-        match result {
-            Err(error) if again(&error) => {
-                tracing::error!(%error, operation, ?wait, "failed, trying again");
-                tokio::select! {
-                    () = tokio::time::sleep(wait) => {}
-                    () = stop.cancelled() => return None,
-                }
-                wait = (wait * 2).min(Duration::from_secs(5));
-            }
-            result => return Some(result),
-        }
-    }
-}
-
 /// Shows that a loop still turns.
 #[derive(Clone, Debug)]
 pub(crate) struct Pulse {

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::poll::Alarm;
-use crate::service::{Pulse, patiently};
+use crate::service::{Pulse, in_time};
 use crate::store::{Settlement, Store, Verdict};
 
 /// What became of an event, on its way to its row.
@@ -68,7 +68,7 @@ impl Settler {
                 () = tokio::time::sleep(Pulse::INTERVAL) => continue,
             }
             self.linger(&mut batch).await;
-            self.flush(&batch, &hard).await;
+            self.flush(&mut batch, &hard, &pulse).await;
         }
     }
 
@@ -84,43 +84,35 @@ impl Settler {
         }
     }
 
-    /// Writes a batch, however often it takes: the listeners are never run again for want of a write. Their leases are
-    /// renewed meanwhile, like those of all that is in flight.
-    async fn flush(&self, batch: &[Outcome], hard: &CancellationToken) {
-        let telemetry = &self.dispatcher.telemetry;
-        telemetry.settle_batch.record(batch.len() as f64);
-        let write = patiently(
-            "settling events",
-            hard,
-            |error| {
-                telemetry.settle_errors.increment(1);
-                // An error that will not go away by waiting may be that of a single outcome.
-                error.is_retryable() || batch.len() == 1
-            },
-            || self.write(batch),
-        );
-        match write.await {
-            Some(Ok(())) => {}
-            Some(Err(error)) if batch.len() > 1 => {
-                tracing::error!(%error, outcomes = batch.len(), "a batch of outcomes was refused, writing them one by one");
-                for one in batch {
-                    let one = std::slice::from_ref(one);
-                    if let Some(Err(error)) =
-                        patiently("settling events", hard, Error::is_retryable, || self.write(one)).await
-                    {
-                        tracing::error!(%error, seq = one[0].seq, "an outcome cannot be written; the event will be delivered again");
-                    }
-                }
+    /// Writes a batch, however often it takes: no listener is run again for want of a write. The leases are renewed
+    /// meanwhile, like those of all that is in flight.
+    async fn flush(&mut self, batch: &mut Vec<Outcome>, hard: &CancellationToken, pulse: &Pulse) {
+        let telemetry = Arc::clone(&self.dispatcher.telemetry);
+        let mut wait = Duration::from_millis(50);
+        loop {
+            telemetry.settle_batch.record(batch.len() as f64);
+            let error = tokio::select! {
+                written = in_time("settling events", self.write(batch)) => match written {
+                    Ok(()) => break,
+                    Err(error) => error,
+                },
+                () = hard.cancelled() => return self.give_up(batch),
+            };
+            telemetry.settle_errors.increment(1);
+            tracing::error!(%error, outcomes = batch.len(), ?wait, "outcomes could not be written, trying again");
+            if !error.is_retryable() && self.isolate(batch).await {
+                break;
             }
-            Some(Err(error)) => {
-                tracing::error!(%error, seq = batch[0].seq, "an outcome cannot be written; the event will be delivered again");
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = hard.cancelled() => return self.give_up(batch),
             }
-            None => {
-                tracing::error!(
-                    outcomes = batch.len(),
-                    "outcomes could not be written before the shutdown; those events will be delivered again"
-                );
-                return;
+            pulse.beat();
+            wait = (wait * 2).min(Duration::from_secs(5));
+            while batch.len() < self.config.batch
+                && let Ok(outcome) = self.outcomes.try_recv()
+            {
+                batch.push(outcome);
             }
         }
         // Only now: as long as the row looks pending, nobody here may take it again.
@@ -132,6 +124,32 @@ impl Settler {
                 self.alarm.ring_after(*after);
             }
         }
+    }
+
+    /// Writes a refused batch one by one. True if any could be written: then the others are at fault themselves, and are
+    /// let go. Otherwise it is the database's fault, and time may mend it.
+    async fn isolate(&self, batch: &[Outcome]) -> bool {
+        let mut refused = Vec::new();
+        for outcome in batch {
+            if let Err(error) = in_time("settling events", self.write(std::slice::from_ref(outcome))).await {
+                refused.push((outcome.seq, error));
+            }
+        }
+        if refused.len() == batch.len() {
+            return false;
+        }
+        for (seq, error) in refused {
+            tracing::error!(%error, seq, "an outcome cannot be written; the event will be delivered again");
+        }
+        true
+    }
+
+    fn give_up(&self, batch: &[Outcome]) {
+        let outcomes = batch.len();
+        tracing::error!(
+            outcomes,
+            "outcomes could not be written before the end; those events will be delivered again"
+        );
     }
 
     async fn write(&self, batch: &[Outcome]) -> Result<(), Error> {

@@ -1,0 +1,188 @@
+//! Several processes on one table.
+
+mod child;
+
+/// Nothing lost, nothing phantom, and, since nothing was cut off, nothing twice.
+mod processes_share_a_table_without_a_duplicate {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn sqlite() {
+        super::tests::processes_share_a_table_without_a_duplicate::<sqlx::Sqlite>(2, 400).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn postgres() {
+        super::tests::processes_share_a_table_without_a_duplicate::<sqlx::Postgres>(4, 5000).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn mariadb() {
+        super::tests::processes_share_a_table_without_a_duplicate::<sqlx::MySql>(4, 5000).await;
+    }
+}
+
+crate::on_every_database! {
+    killed_node_is_taken_over
+    stale_worker_cannot_change_a_row_that_was_taken_over
+    idle_outbox_makes_one_query_per_poll_interval
+}
+
+mod memory_does_not_grow_with_the_backlog {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn postgres() {
+        super::tests::memory_does_not_grow_with_the_backlog().await;
+    }
+}
+
+mod tests {
+    use std::collections::HashMap;
+    use std::time::Duration;
+
+    use outbox::Outbox;
+    use outbox::store::Status;
+    use outbox_testbed::eventually;
+    use outbox_tests::{Database, On, script};
+
+    use super::child::Child;
+    use crate::heard::{DEADLINE, Heard, drained, event, publish, settled};
+
+    pub(super) async fn processes_share_a_table_without_a_duplicate<D: Database>(nodes: usize, events: u64) {
+        let on = On::<D>::open("processes").await;
+        let mut children: Vec<Child> = (0..nodes)
+            .map(|_| Child::start("publish", &on.url(), &[&events.to_string()]))
+            .collect();
+        for child in &mut children {
+            child.wait_for("published").await;
+        }
+        drained(&*on.store()).await;
+
+        let mut said: HashMap<&str, HashMap<String, u32>> = HashMap::new();
+        for child in children {
+            for (fact, id) in child.end().await {
+                let fact = ["committed", "rolled-back", "delivered"]
+                    .into_iter()
+                    .find(|known| **known == fact);
+                if let Some(fact) = fact {
+                    *said.entry(fact).or_default().entry(id).or_default() += 1;
+                }
+            }
+        }
+        let (committed, rolled_back, delivered) = (&said["committed"], &said["rolled-back"], &said["delivered"]);
+        assert_eq!(
+            committed.len() as u64 + rolled_back.len() as u64,
+            nodes as u64 * (events / 4) * 4
+        );
+        let lost = committed.keys().filter(|id| !delivered.contains_key(*id)).count();
+        let phantom = delivered.keys().filter(|id| !committed.contains_key(*id)).count();
+        let twice = delivered.values().filter(|count| **count > 1).count();
+        assert_eq!((lost, phantom, twice), (0, 0, 0), "lost, phantom, delivered twice");
+    }
+
+    pub(super) async fn killed_node_is_taken_over<D: Database>() {
+        let on = On::<D>::open("killed").await;
+        let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
+        let mut child = Child::start("hold", &on.url(), &[]);
+        child.wait_for("ready").await;
+        let id = publish(&writer, &on.pool, &event("Placed")).await;
+        child.wait_for("began").await;
+        child.kill();
+
+        let heard = Heard::default();
+        let outbox = Outbox::multi_node(&on.pool)
+            .poll_interval(Duration::from_millis(50))
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        let row = settled(&**outbox.store(), &id, Status::Done).await;
+        assert_eq!(row.attempts, 0, "a crash is no failed attempt");
+        assert_eq!(heard.count(), 1);
+        outbox.shutdown().await.unwrap();
+        writer.shutdown().await.unwrap();
+    }
+
+    pub(super) async fn stale_worker_cannot_change_a_row_that_was_taken_over<D: Database>() {
+        let on = On::<D>::open("stale").await;
+        let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
+        let mut child = Child::start("hold", &on.url(), &[]);
+        child.wait_for("ready").await;
+        let id = publish(&writer, &on.pool, &event("Placed")).await;
+        child.wait_for("began").await;
+        child.signal("STOP");
+
+        // Its lease ends; somebody else delivers.
+        let heard = Heard::default();
+        let outbox = Outbox::multi_node(&on.pool)
+            .poll_interval(Duration::from_millis(50))
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        let before = settled(&**outbox.store(), &id, Status::Done).await;
+        outbox.shutdown().await.unwrap();
+
+        // It wakes up and says that the event is dead.
+        child.signal("CONT");
+        child.say("go");
+        child.wait_for("answered").await;
+        child.end().await;
+        let after = outbox.store().fetch(&id).await.unwrap().unwrap();
+        assert_eq!(format!("{before:?}"), format!("{after:?}"));
+        assert!(outbox.admin().attempts(&id).await.unwrap().is_empty());
+        writer.shutdown().await.unwrap();
+    }
+
+    pub(super) async fn idle_outbox_makes_one_query_per_poll_interval<D: Database>() {
+        let on = On::<D>::open("idle").await;
+        let mut child = Child::start("idle", &on.url(), &["20"]);
+        let statements: u64 = child.wait_for("statements").await.parse().unwrap();
+        let in_all: u64 = child.wait_for("in-all").await.parse().unwrap();
+        assert!(statements <= 20, "{statements} statements in 20 poll intervals");
+        assert!(
+            in_all > statements,
+            "the statements of the start were counted, so the counter counts"
+        );
+        child.end().await;
+    }
+
+    pub(super) async fn memory_does_not_grow_with_the_backlog() {
+        let on = On::<sqlx::Postgres>::open("memory").await;
+        let mut idle = Child::start("drain", &on.url(), &[]);
+        idle.wait_for("ready").await;
+        let at_rest = eventually("the idle process to settle", DEADLINE, async || {
+            let before = idle.resident_kib();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let after = idle.resident_kib();
+            (before == after && before > 0).then_some(after)
+        })
+        .await;
+        idle.end().await;
+
+        script(
+            &on.pool,
+            "insert into outbox_event (event_id, event_type, payload)
+             select 'e' || n, 'Placed', json_build_object('n', n, 'text', repeat('x', 200))
+             from generate_series(1, 1000000) as n",
+        )
+        .await;
+        let mut busy = Child::start("drain", &on.url(), &[]);
+        busy.wait_for("ready").await;
+        let mut highest = 0;
+        eventually("a good part of the backlog to be delivered", DEADLINE * 4, async || {
+            highest = highest.max(busy.resident_kib());
+            let done: i64 = sqlx::query_scalar(
+                "select count(*) from (select 1 from outbox_event where status = 1 limit 20000) as done",
+            )
+            .fetch_one(&on.pool)
+            .await
+            .unwrap();
+            (done >= 20_000).then_some(())
+        })
+        .await;
+        busy.kill();
+        let grown = highest.saturating_sub(at_rest) / 1024;
+        assert!(
+            grown < 100,
+            "{grown} MiB more than the idle process ({at_rest} KiB at rest)"
+        );
+    }
+}

@@ -1,0 +1,261 @@
+//! What goes wrong at night: full queues, cut connections, shutdowns in the middle.
+
+crate::on_every_database! {
+    status_update_that_fails_does_not_run_the_listener_again
+    shutdown_gives_back_what_it_cannot_deliver
+    exhausted_pool_of_the_application_does_not_stop_delivery
+}
+
+mod hot_queue_of_one_never_fails_a_publish {
+    // Logs and metrics are caught on the test's own thread.
+    #[tokio::test]
+    async fn sqlite() {
+        super::tests::hot_queue_of_one_never_fails_a_publish::<sqlx::Sqlite>().await;
+    }
+
+    #[tokio::test]
+    async fn postgres() {
+        super::tests::hot_queue_of_one_never_fails_a_publish::<sqlx::Postgres>().await;
+    }
+
+    #[tokio::test]
+    async fn mariadb() {
+        super::tests::hot_queue_of_one_never_fails_a_publish::<sqlx::MySql>().await;
+    }
+}
+
+mod cut_connections_lose_nothing {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn postgres() {
+        let kill = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+                    where datname = current_database() and application_name = 'outbox'";
+        super::tests::cut_connections_lose_nothing::<sqlx::Postgres>(kill).await;
+    }
+}
+
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+    use outbox::retry::Fixed;
+    use outbox::store::Status;
+    use outbox::{Delivery, Event, Outbox, telemetry};
+    use outbox_tests::{Database, On, SqlDatabase, script};
+    use tracing_subscriber::layer::{Context, SubscriberExt};
+
+    use crate::heard::{Answer, Heard, drained, event, publish, settled};
+
+    /// Warnings, as a subscriber sees them.
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<Mutex<Vec<String>>>);
+
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Warnings {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            struct Message(String);
+            impl tracing::field::Visit for Message {
+                fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                    if field.name() == "message" {
+                        self.0 = format!("{value:?}");
+                    }
+                }
+            }
+            if *event.metadata().level() == tracing::Level::WARN {
+                let mut message = Message(String::new());
+                event.record(&mut message);
+                self.0.lock().unwrap().push(message.0);
+            }
+        }
+    }
+
+    pub(super) async fn hot_queue_of_one_never_fails_a_publish<D: Database>() {
+        let on = On::<D>::open("hot_queue_of_one").await;
+        let warnings = Warnings::default();
+        let _logs = tracing::subscriber::set_default(tracing_subscriber::registry().with(warnings.clone()));
+        let recorder = DebuggingRecorder::new();
+        let snapshots = recorder.snapshotter();
+        let _metrics = metrics::set_default_local_recorder(&recorder);
+
+        let heard = Heard::default();
+        let slow = {
+            let heard = heard.clone();
+            move |delivery: Delivery| {
+                let heard = heard.clone();
+                async move {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    outbox::Handler::handle(&heard.listener(), delivery).await
+                }
+            }
+        };
+        let outbox = Outbox::single_node(&on.pool)
+            .hot_capacity(1)
+            .workers(1)
+            .listen("Placed", slow)
+            .build()
+            .await
+            .unwrap();
+        for _ in 0..20 {
+            let mut tx = outbox.begin(&on.pool).await.unwrap();
+            outbox
+                .publish_all(&mut tx, (0..5).map(|_| event("Placed")))
+                .await
+                .unwrap();
+            tx.commit().await.unwrap();
+        }
+        heard.wait(100).await;
+        drained(&**outbox.store()).await;
+        outbox.shutdown().await.unwrap();
+        assert_eq!(heard.count(), 100, "each once");
+        assert!(
+            warnings
+                .0
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|one| one.contains("the hot queue is full")),
+            "a warning is logged"
+        );
+        let dropped = snapshots
+            .snapshot()
+            .into_vec()
+            .into_iter()
+            .find_map(|(key, _, _, value)| (key.key().name() == telemetry::HOT_DROPPED).then_some(value));
+        assert!(
+            matches!(dropped, Some(DebugValue::Counter(1..))),
+            "a metric is counted: {dropped:?}"
+        );
+    }
+
+    pub(super) async fn status_update_that_fails_does_not_run_the_listener_again<D>()
+    where
+        D: SqlDatabase,
+    {
+        let on = On::<D>::open("status_update").await;
+        let heard = Heard::default();
+        let outbox = Outbox::single_node(&on.pool)
+            .lease(Duration::from_secs(2))
+            .poll_interval(Duration::from_millis(50))
+            .retry(Fixed::new(Duration::from_millis(10), 2))
+            .subscribe(outbox::Subscription::to("__GLOBAL__", "Placed", {
+                let (heard, pool) = (heard.clone(), on.pool.clone());
+                move |delivery: Delivery| {
+                    let (heard, pool) = (heard.clone(), pool.clone());
+                    async move {
+                        // From here on nothing can be written about the event.
+                        script(&pool, "alter table outbox_event rename to hidden").await;
+                        outbox::Handler::handle(&heard.listener(), delivery).await
+                    }
+                }
+            }))
+            .build()
+            .await
+            .unwrap();
+        let id = publish(&outbox, &on.pool, &event("Placed")).await;
+        heard.wait(1).await;
+        // Longer than a lease, with polls all the while.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        script(&on.pool, "alter table hidden rename to outbox_event").await;
+        let row = settled(&**outbox.store(), &id, Status::Done).await;
+        assert_eq!(row.attempts, 0, "a failing write is no failed attempt");
+        outbox.shutdown().await.unwrap();
+        assert_eq!(heard.count(), 1, "the listener had succeeded");
+    }
+
+    pub(super) async fn cut_connections_lose_nothing<D>(kill: &'static str)
+    where
+        D: SqlDatabase,
+    {
+        let on = On::<D>::open("cut_connections").await;
+        let heard = Heard::default();
+        let outbox = Outbox::single_node(&on.pool)
+            .poll_interval(Duration::from_millis(100))
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        let killer = {
+            let pool = on.pool.clone();
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    script(&pool, kill).await;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            })
+        };
+        let mut ids = Vec::new();
+        while !killer.is_finished() {
+            ids.push(publish(&outbox, &on.pool, &event("Placed")).await);
+        }
+        killer.await.unwrap();
+        for id in &ids {
+            let row = settled(&**outbox.store(), id, Status::Done).await;
+            assert_eq!(row.attempts, 0);
+        }
+        assert_eq!(
+            heard.count(),
+            ids.len(),
+            "delivered once each, since this node lived on"
+        );
+        outbox.shutdown().await.unwrap();
+    }
+
+    pub(super) async fn shutdown_gives_back_what_it_cannot_deliver<D: Database>() {
+        let on = On::<D>::open("shutdown").await;
+        let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
+        let events: Vec<Event> = (0..10_000).map(|_| event("Placed")).collect();
+        for chunk in events.chunks(2_500) {
+            let mut tx = writer.begin(&on.pool).await.unwrap();
+            writer.publish_all(&mut tx, chunk).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        let slow = Heard::always(Answer::Hang);
+        let first = Outbox::multi_node(&on.pool)
+            .lease(Duration::from_secs(600))
+            .drain_timeout(Duration::from_secs(1))
+            .listen("Placed", slow.listener())
+            .build()
+            .await
+            .unwrap();
+        slow.wait(4).await;
+        let started = std::time::Instant::now();
+        let report = first.shutdown().await.unwrap();
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+        assert!(report.released > 0 && !report.drained, "{report:?}");
+
+        // Long before the lease of ten minutes ends.
+        let heard = Heard::default();
+        let second = Outbox::multi_node(&on.pool)
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        drained(&**second.store()).await;
+        second.shutdown().await.unwrap();
+        assert_eq!(heard.count(), 10_000);
+        writer.shutdown().await.unwrap();
+    }
+
+    pub(super) async fn exhausted_pool_of_the_application_does_not_stop_delivery<D>()
+    where
+        D: SqlDatabase,
+    {
+        let on = On::<D>::open("exhausted").await;
+        let heard = Heard::default();
+        let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
+        let outbox = Outbox::single_node(&on.pool)
+            .poll_interval(Duration::from_millis(50))
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        let id = publish(&writer, &on.pool, &event("Placed")).await;
+        let mut taken = Vec::new();
+        for _ in 0..on.pool.options().get_max_connections() {
+            taken.push(on.pool.acquire().await.unwrap());
+        }
+        settled(&**outbox.store(), &id, Status::Done).await;
+        drop(taken);
+        outbox.shutdown().await.unwrap();
+        writer.shutdown().await.unwrap();
+    }
+}
