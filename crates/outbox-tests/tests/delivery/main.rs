@@ -1,4 +1,5 @@
 //! From a committed row to a delivered event, on every database. One binary: linking is what takes the time.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
 mod acceptance;
 mod heard;

@@ -102,11 +102,15 @@ pub(crate) struct Listening {
     pub(crate) duration: metrics::Histogram,
 }
 
+/// Those who are to hear of an event, in the order they were added.
+type Listeners = Arc<[Arc<Listening>]>;
+
 /// Who is to hear of an event.
 #[derive(Default)]
 pub(crate) struct Router {
-    of: HashMap<String, HashMap<String, Arc<[Arc<Listening>]>>>,
-    all: Arc<[Arc<Listening>]>,
+    /// By aggregate type, then by event type.
+    of: HashMap<String, HashMap<String, Listeners>>,
+    all: Listeners,
 }
 
 impl fmt::Debug for Router {
@@ -185,7 +189,7 @@ impl Router {
     }
 
     /// In the order they were added; none if nobody listens.
-    pub(crate) fn route(&self, event: &Event) -> &Arc<[Arc<Listening>]> {
+    pub(crate) fn route(&self, event: &Event) -> &Listeners {
         self.of
             .get(event.aggregate_type().as_str())
             .and_then(|events| events.get(event.event_type().as_str()))

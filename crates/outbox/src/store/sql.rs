@@ -12,11 +12,14 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::ops::DerefMut;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Pool, Transaction};
+use tracing::Instrument;
 
 use super::{Attempt, Claim, Claimed, Explain, Filter, Lease, NewRow, Page, Purge, Purged, Settled, Settlement, Stats};
 use super::{Store, StoredEvent, Wakeups, admin};
@@ -309,8 +312,11 @@ pub(crate) async fn retrying<T, F: Future<Output = Result<T, sqlx::Error>>>(
 pub(crate) struct SqlStore<D: Driver> {
     pub(super) pool: Pool<D>,
     pub(super) table: TableName,
-    sql: D::Sql,
+    sql: Arc<D::Sql>,
 }
+
+/// A statement on its way.
+type Running<'a, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'a>>;
 
 impl<D: Driver> SqlStore<D> {
     /// On the given pool, which should be our own: see [`own_pool`].
@@ -318,7 +324,31 @@ impl<D: Driver> SqlStore<D> {
         Self {
             pool,
             table: table.clone(),
-            sql: D::statements(table),
+            sql: Arc::new(D::statements(table)),
+        }
+    }
+
+    /// Runs `work` to its end, even if the caller gives up on it: dropped half way, while a statement is being prepared,
+    /// it would leave a connection of MySQL out of step with its server, and that would go back to the pool.
+    async fn run<T: Send + 'static, A: Send + Sync + 'static>(
+        &self,
+        operation: &'static str,
+        arguments: A,
+        work: impl for<'a> Fn(&'a Self, &'a A) -> Running<'a, T> + Send + Sync + 'static,
+    ) -> Result<T, Error> {
+        let store = Self {
+            pool: self.pool.clone(),
+            table: self.table.clone(),
+            sql: Arc::clone(&self.sql),
+        };
+        let task = async move { retrying(operation, || work(&store, &arguments)).await };
+        match tokio::spawn(task.in_current_span()).await {
+            Ok(result) => result,
+            Err(stopped) => match stopped.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is shutting down.
+                Err(_) => Err(database(operation)(sqlx::Error::WorkerCrashed)),
+            },
         }
     }
 }
@@ -348,7 +378,25 @@ impl<D: Driver> Store for SqlStore<D> {
     }
 
     async fn claim(&self, claim: &Claim<'_>) -> Result<Vec<Claimed>, Error> {
-        let mut claimed = retrying("claiming events", || D::claim(&self.pool, &self.sql, claim)).await?;
+        let Claim {
+            lease,
+            limit,
+            skip_recent,
+            from,
+            ..
+        } = *claim;
+        let mut claimed = self
+            .run("claiming events", claim.owner.to_owned(), move |store, owner| {
+                let claim = Claim {
+                    owner,
+                    lease,
+                    limit,
+                    skip_recent,
+                    from,
+                };
+                Box::pin(async move { D::claim(&store.pool, &store.sql, &claim).await })
+            })
+            .await?;
         claimed.sort_unstable_by_key(|row| (row.due_at, row.lease.seq));
         Ok(claimed)
     }
@@ -357,8 +405,8 @@ impl<D: Driver> Store for SqlStore<D> {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        retrying("reading leased events", || {
-            D::read_leased(&self.pool, &self.sql, leases, at_least)
+        self.run("reading leased events", leases.to_vec(), move |store, leases| {
+            Box::pin(D::read_leased(&store.pool, &store.sql, leases, at_least))
         })
         .await
     }
@@ -367,10 +415,12 @@ impl<D: Driver> Store for SqlStore<D> {
         if settlements.is_empty() {
             return Ok(Settled::default());
         }
-        let applied = retrying("settling events", || {
-            D::settle(&self.pool, &self.sql, owner, settlements)
-        })
-        .await?;
+        let arguments = (owner.to_owned(), settlements.to_vec());
+        let applied = self
+            .run("settling events", arguments, |store, (owner, settlements)| {
+                Box::pin(D::settle(&store.pool, &store.sql, owner, settlements))
+            })
+            .await?;
         Ok(Settled {
             applied,
             stale: (settlements.len() as u64).saturating_sub(applied),
@@ -381,30 +431,50 @@ impl<D: Driver> Store for SqlStore<D> {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        retrying("renewing leases", || D::renew(&self.pool, &self.sql, leases, lease)).await
+        self.run("renewing leases", leases.to_vec(), move |store, leases| {
+            Box::pin(D::renew(&store.pool, &store.sql, leases, lease))
+        })
+        .await
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<u64, Error> {
         if leases.is_empty() {
             return Ok(0);
         }
-        retrying("releasing leases", || D::release(&self.pool, &self.sql, leases)).await
+        self.run("releasing leases", leases.to_vec(), |store, leases| {
+            Box::pin(D::release(&store.pool, &store.sql, leases))
+        })
+        .await
     }
 
     async fn release_all(&self) -> Result<u64, Error> {
-        retrying("releasing all leases", || admin::release_all(self)).await
+        self.run("releasing all leases", (), |store, ()| {
+            Box::pin(admin::release_all(store))
+        })
+        .await
     }
 
     async fn purge(&self, purge: &Purge, after: i64) -> Result<Purged, Error> {
-        retrying("purging events", || admin::purge(self, purge, after)).await
+        self.run("purging events", purge.clone(), move |store, purge| {
+            Box::pin(admin::purge(store, purge, after))
+        })
+        .await
     }
 
     async fn lead(&self, name: &str, owner: &str, lease: Duration) -> Result<bool, Error> {
-        retrying("taking a named lease", || admin::lead(self, name, owner, lease)).await
+        let arguments = (name.to_owned(), owner.to_owned());
+        self.run("taking a named lease", arguments, move |store, (name, owner)| {
+            Box::pin(admin::lead(store, name, owner, lease))
+        })
+        .await
     }
 
     async fn resign(&self, name: &str, owner: &str) -> Result<(), Error> {
-        retrying("giving up a named lease", || admin::resign(self, name, owner)).await
+        let arguments = (name.to_owned(), owner.to_owned());
+        self.run("giving up a named lease", arguments, |store, (name, owner)| {
+            Box::pin(admin::resign(store, name, owner))
+        })
+        .await
     }
 
     async fn fetch(&self, id: &EventId) -> Result<Option<StoredEvent>, Error> {
@@ -413,27 +483,45 @@ impl<D: Driver> Store for SqlStore<D> {
     }
 
     async fn attempts(&self, id: &EventId) -> Result<Vec<Attempt>, Error> {
-        retrying("reading failed attempts", || admin::attempts(self, id)).await
+        self.run("reading failed attempts", id.clone(), |store, id| {
+            Box::pin(admin::attempts(store, id))
+        })
+        .await
     }
 
     async fn find(&self, filter: &Filter, page: Page) -> Result<Vec<StoredEvent>, Error> {
-        retrying("finding events", || admin::find(self, filter, page)).await
+        self.run("finding events", filter.clone(), move |store, filter| {
+            Box::pin(admin::find(store, filter, page))
+        })
+        .await
     }
 
     async fn count(&self, filter: &Filter, at_most: u64) -> Result<u64, Error> {
-        retrying("counting events", || admin::count(self, filter, at_most)).await
+        self.run("counting events", filter.clone(), move |store, filter| {
+            Box::pin(admin::count(store, filter, at_most))
+        })
+        .await
     }
 
     async fn replay(&self, filter: &Filter, limit: usize) -> Result<u64, Error> {
-        retrying("replaying events", || admin::replay(self, filter, limit)).await
+        self.run("replaying events", filter.clone(), move |store, filter| {
+            Box::pin(admin::replay(store, filter, limit))
+        })
+        .await
     }
 
     async fn discard(&self, filter: &Filter, limit: usize) -> Result<u64, Error> {
-        retrying("discarding events", || admin::discard(self, filter, limit)).await
+        self.run("discarding events", filter.clone(), move |store, filter| {
+            Box::pin(admin::discard(store, filter, limit))
+        })
+        .await
     }
 
     async fn stats(&self, at_most: u64) -> Result<Stats, Error> {
-        retrying("reading the state of the outbox", || admin::stats(self, at_most)).await
+        self.run("reading the state of the outbox", (), move |store, ()| {
+            Box::pin(admin::stats(store, at_most))
+        })
+        .await
     }
 
     async fn notify(&self) -> Result<(), Error> {
