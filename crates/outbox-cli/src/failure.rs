@@ -1,5 +1,5 @@
 use std::io;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 
 /// Why a command ended without doing what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,25 @@ pub(crate) enum Failure {
          use the release that made them"
     )]
     TablesTooNew { table: String, found: i64, known: i64 },
+    /// A statement of the demo's own.
+    #[error("the demo's own tables: {0}")]
+    Shop(#[from] sqlx::Error),
+    #[error("the demo failed: {complaint}")]
+    DemoFailed { complaint: String },
+    #[error("a node of the demo ended early ({status}); its reason is above")]
+    NodeFailed { status: ExitStatus },
+    #[error("the nodes of the demo did not get ready")]
+    NodesNotReady,
+    #[error("a node of the demo does not stop")]
+    NodeDoesNotStop,
+    #[error("--kill-one needs at least two nodes: one must be left to deliver")]
+    NobodyLeft,
+    #[error("the nodes of the demo are processes, which cannot share a database in memory: give it a file")]
+    DatabaseInMemory,
+    #[error("interrupted")]
+    Interrupted,
+    #[error("a background task of the outbox has died")]
+    TaskDied,
 }
 
 impl Failure {

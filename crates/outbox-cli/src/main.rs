@@ -1,5 +1,6 @@
 //! The `outbox` command. Its manual is `outbox --help`.
 
+mod demo;
 mod failure;
 mod migrate;
 mod output;
@@ -31,6 +32,10 @@ enum Command {
     /// Create, upgrade, drop or print the tables.
     #[command(subcommand)]
     Migrate(migrate::Command),
+    /// Run a small shop which publishes, delivers, and checks its own result.
+    Demo(demo::Demo),
+    #[command(hide = true)]
+    DemoNode(demo::node::Node),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +54,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
     runtime.block_on(async {
         match cli.command {
             Command::Migrate(command) => command.run().await,
+            Command::Demo(demo) => demo.run().await,
+            Command::DemoNode(node) => node.run().await,
         }
     })
 }

@@ -21,6 +21,12 @@ pub(crate) fn json(value: &Value) -> io::Result<()> {
     line(format_args!("{value:#}"))
 }
 
+/// Says something beside the result, on standard error.
+pub(crate) fn note(text: impl std::fmt::Display) {
+    // Nobody is left to tell that standard error is closed.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Writes rows under their headings, in columns as wide as their widest cell.
 pub(crate) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> io::Result<()> {
     text(&lay_out(headings, rows))

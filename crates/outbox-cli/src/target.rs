@@ -37,7 +37,14 @@ impl Target {
 
 /// A database URL, which may hold a password: never shown.
 #[derive(Clone)]
-struct Url(String);
+pub(crate) struct Url(String);
+
+impl Url {
+    /// With the password: for connecting, and nothing else.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
 
 impl From<String> for Url {
     fn from(url: String) -> Self {

@@ -1,0 +1,123 @@
+//! A node of the demo: a process of its own, with producers, hot path and poller.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox::{AnyPool, Outbox, TableName};
+use sqlx::Pool;
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::Instant;
+
+use super::database::{ShopDatabase, with_pool};
+use super::log::{Fact, Log};
+use super::shop::{self, Producer};
+use crate::failure::Failure;
+use crate::target::Url;
+
+/// Orders of different producers have different numbers.
+const NUMBERS_PER_PRODUCER: i64 = 1_000_000_000;
+
+/// What the demo tells each of its nodes. Not for people.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Node {
+    #[arg(long, env = "OUTBOX_DATABASE_URL", hide_env_values = true)]
+    database: Url,
+    /// The event table.
+    #[arg(long)]
+    table: TableName,
+    /// The shop's table.
+    #[arg(long)]
+    orders: String,
+    /// Where to write what it does.
+    #[arg(long)]
+    log: PathBuf,
+    /// Which one it is, from zero: the first has the poison and the panic.
+    #[arg(long)]
+    node: i64,
+    /// Nobody else delivers.
+    #[arg(long)]
+    alone: bool,
+    #[arg(long)]
+    producers: i64,
+    #[arg(long)]
+    seconds: u64,
+    /// Between two orders of a producer.
+    #[arg(long)]
+    every_us: u64,
+    #[arg(long)]
+    lease_ms: u64,
+}
+
+impl Node {
+    /// Produces for some seconds, and delivers until standard input ends: also if the parent dies.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        keep_quiet_about_the_panic();
+        let pool = AnyPool::connect(self.database.expose()).await?;
+        with_pool!(&pool, pool => self.run_on(pool).await)
+    }
+
+    async fn run_on<D: ShopDatabase>(self, pool: &Pool<D>) -> Result<(), Failure> {
+        let log = Arc::new(Log::create(&self.log)?);
+        let builder = if self.alone {
+            Outbox::single_node(pool)
+        } else {
+            Outbox::multi_node(pool)
+        };
+        let builder = builder
+            .table(self.table.as_str())
+            .node(format!("demo-{}", self.node))
+            .lease(Duration::from_millis(self.lease_ms))
+            .poll_interval(Duration::from_secs(1))
+            .without_purge();
+        let outbox = shop::with_listeners(builder, &log, self.node == 0).build().await?;
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            let _ = stop.send(());
+        });
+
+        log.write(&Fact::Ready)?;
+        let until = Instant::now() + Duration::from_secs(self.seconds);
+        let orders: Arc<str> = self.orders.as_str().into();
+        // Producers stay on this thread: the future of a savepoint is not known to be `Send`.
+        let customers = LocalSet::new();
+        let mut producers = JoinSet::new();
+        for number in 0..self.producers {
+            let producer = Producer {
+                outbox: outbox.clone(),
+                pool: pool.clone(),
+                log: Arc::clone(&log),
+                orders: Arc::clone(&orders),
+                first: (self.node * self.producers + number) * NUMBERS_PER_PRODUCER,
+                poisons: self.node == 0 && number == 0,
+            };
+            producers.spawn_local_on(producer.run(Duration::from_micros(self.every_us), until), &customers);
+        }
+        let produce = async {
+            while let Some(ended) = producers.join_next().await {
+                ended.map_err(std::io::Error::other)??;
+            }
+            log.write(&Fact::Quiet)?;
+            // Delivers on, until it is told to stop.
+            std::future::pending::<Result<(), std::io::Error>>().await
+        };
+        tokio::select! {
+            _ = stopped => {}
+            failed = customers.run_until(produce) => failed?,
+            () = outbox.died() => return Err(Failure::TaskDied),
+        }
+        outbox.shutdown().await?;
+        Ok(())
+    }
+}
+
+fn keep_quiet_about_the_panic() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str() != Some(shop::PANIC) {
+            usual(panic);
+        }
+    }));
+}
