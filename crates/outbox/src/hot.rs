@@ -68,7 +68,7 @@ impl Handoff for HotPath {
             telemetry.hot_dropped.increment(dropped.len() as u64);
             tracing::warn!(
                 events = dropped.len(),
-                "the hot queue is full; the poller delivers from the table"
+                "the hot queue is full or closed; the poller delivers from the table"
             );
             self.alarm.look_up(dropped);
         } else if wake {

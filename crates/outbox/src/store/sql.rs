@@ -243,14 +243,11 @@ pub struct Serialized<D: sqlx::Database> {
     pub(crate) held: Held<D>,
 }
 
+#[allow(dead_code, reason = "each database has one of them, and the features decide which databases there are")]
 pub(crate) enum Held<D: sqlx::Database> {
     /// The database can roll DDL back: the lock is the transaction's.
     Transaction(Transaction<'static, D>),
     /// It cannot: the lock is the connection's, which is closed in the end.
-    #[cfg_attr(
-        not(feature = "mysql"),
-        allow(dead_code, reason = "only MySQL commits DDL by itself")
-    )]
     Connection(sqlx::pool::PoolConnection<D>),
 }
 

@@ -148,6 +148,7 @@ macro_rules! store_conformance {
                 leader_stays_until_the_lease_ends
                 leader_that_resigns_is_replaced_at_once
                 named_leases_are_independent
+                notification_is_heard_where_there_is_one
             }
         }
     };

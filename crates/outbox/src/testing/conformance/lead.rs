@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Harness, LONG, SHORT, until};
+use super::{Harness, LONG, PATIENCE, SHORT, until};
 
 /// Many ask at once, over several stores, and one gets it; again and again.
 pub async fn one_of_many_leads<H: Harness>(h: &H) {
@@ -53,4 +53,14 @@ pub async fn named_leases_are_independent<H: Harness>(h: &H) {
     assert!(!store.lead("recovery", "node-1", LONG).await.unwrap());
     store.resign("purge", "node-1").await.unwrap();
     assert!(!store.lead("recovery", "node-1", LONG).await.unwrap());
+}
+
+/// Where the database can, a call reaches whoever listens; where it cannot, it is no error.
+pub async fn notification_is_heard_where_there_is_one<H: Harness>(h: &H) {
+    let (store, other) = (h.store(), h.store());
+    let wakeups = store.wakeups().await.unwrap();
+    other.notify().await.unwrap();
+    if let Some(mut wakeups) = wakeups {
+        tokio::time::timeout(PATIENCE, wakeups.next()).await.unwrap().unwrap();
+    }
 }
