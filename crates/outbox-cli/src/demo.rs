@@ -4,7 +4,6 @@ pub(crate) mod node;
 
 mod database;
 mod log;
-mod progress;
 mod report;
 mod shop;
 mod stage;
@@ -14,16 +13,16 @@ use std::io;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use outbox::store::{Filter, Page, Status};
 use outbox::Admin;
+use outbox::store::{Filter, Page, Status};
 
 use self::database::{ShopDatabase, with_pool};
 use self::log::Tail;
-use self::progress::Progress;
 use self::report::{Setting, Summary, Tally};
 use self::stage::Stage;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, digits};
+use crate::progress::Progress;
 use crate::target::Url;
 
 /// How long nodes may take to get ready, and to deliver what is left at the end.
@@ -105,7 +104,7 @@ impl Demo {
 
     async fn play(&self, stage: &Stage, nodes: usize) -> Result<Summary, Failure> {
         let mut crew = Crew::start(self, stage, nodes)?;
-        let mut progress = Progress::new(Duration::from_secs(self.seconds));
+        let mut progress = Progress::new();
         let started = Instant::now();
         while crew.look()?.ready < nodes {
             if started.elapsed() > PATIENCE {
@@ -122,10 +121,10 @@ impl Demo {
             if self.kill_one && killed == 0 && started.elapsed() >= half_way {
                 crew.kill_last()?;
                 killed = 1;
-                progress.say("killed one node")?;
+                progress.say("killed one node");
             }
             let tally = crew.look()?;
-            progress.show(started.elapsed(), tally)?;
+            progress.show(how_far("", started, tally));
             if tally.quiet >= living {
                 break;
             }
@@ -136,12 +135,12 @@ impl Demo {
         let deadline = Instant::now() + PATIENCE;
         while is_pending(&admin).await? && Instant::now() < deadline {
             let tally = crew.look()?;
-            progress.show(started.elapsed(), tally)?;
+            progress.show(how_far(", emptying", started, tally));
             tokio::time::sleep(GLANCE).await;
         }
         crew.stop().await?;
-        progress.show(started.elapsed(), crew.look()?)?;
-        progress.end()?;
+        crew.look()?;
+        drop(progress);
 
         let orders = with_pool!(&stage.pool, pool => orders(pool, &stage.orders).await)?;
         let dead = dead(&admin).await?;
@@ -154,6 +153,16 @@ impl Demo {
         };
         Ok(Summary::new(setting, &crew.tally, &orders, &dead))
     }
+}
+
+fn how_far(doing: &str, started: Instant, tally: &Tally) -> String {
+    format!(
+        "{:>4.1} s{doing}  committed {}  delivered {}  failed attempts {}",
+        started.elapsed().as_secs_f64(),
+        digits(tally.committed),
+        digits(tally.delivered),
+        digits(tally.failed),
+    )
 }
 
 async fn is_pending(admin: &Admin) -> Result<bool, outbox::Error> {

@@ -25,6 +25,21 @@ pub(crate) enum Failure {
          use the release that made them"
     )]
     TablesTooNew { table: String, found: i64, known: i64 },
+    #[error("there is no event with the id {id} in {table}")]
+    NoSuchEvent { id: String, table: String },
+    #[error("the event {id} is not dead: its status is {status}")]
+    NotDead { id: String, status: &'static str },
+    #[error("the event {id} is being delivered by {node}, until {until} at most: try again later")]
+    BeingDelivered { id: String, node: String, until: String },
+    #[error("the event {id} has been changed meanwhile, and was left alone")]
+    Changed { id: String },
+    /// An action on many, and neither a terminal nor a yes.
+    #[error("this would {action}: add --yes to do it; nothing was changed")]
+    NeedsYes { action: String },
+    #[error("nothing was changed")]
+    Declined,
+    #[error("say which events: an ID, one or more filters, or --all (see --help)")]
+    NothingSelected,
     /// A statement of the demo's own.
     #[error("the demo's own tables: {0}")]
     Shop(#[from] sqlx::Error),
@@ -56,7 +71,7 @@ impl Failure {
         let message = self.to_string();
         let line: Vec<&str> = message.split_whitespace().collect();
         complain(&format!("error: {}\n", line.join(" ")));
-        ExitCode::from(1)
+        ExitCode::from(if matches!(self, Self::NothingSelected) { 2 } else { 1 })
     }
 }
 

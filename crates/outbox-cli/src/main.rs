@@ -1,10 +1,18 @@
 //! The `outbox` command. Its manual is `outbox --help`.
 
+mod dead;
 mod demo;
+mod events;
 mod failure;
 mod migrate;
+mod moment;
 mod output;
+mod progress;
+mod purge;
+mod selection;
+mod status;
 mod target;
+mod view;
 
 use std::process::ExitCode;
 
@@ -17,13 +25,23 @@ use crate::failure::Failure;
 /// An application writes events into a table of its own database, in the same transaction as its data; they are
 /// delivered after the commit. This command looks after those tables.
 #[derive(Debug, Parser)]
-#[command(name = "outbox", version, after_help = EXIT_CODES, after_long_help = EXIT_CODES)]
+#[command(name = "outbox", version, after_help = EXAMPLES, after_long_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-const EXIT_CODES: &str = "\
+const EXAMPLES: &str = "\
+Examples:
+  outbox demo                                          see it work, on a temporary SQLite file
+  export OUTBOX_DATABASE_URL=postgres://app@localhost/shop
+  outbox migrate up                                    create the tables
+  outbox status                                        how much there is to do
+  outbox events list --status new,retry --since 15m    what is waiting
+  outbox dead list --type OrderPlaced                  what was given up
+  outbox dead replay --type OrderPlaced --yes          deliver it again
+  outbox purge --older-than 7d --yes                   delete what is long finished
+
 Exit codes: 0 done; 1 failed, the reason is on standard error; 2 wrong arguments.
 Every command that connects takes --database URL, or the environment variable OUTBOX_DATABASE_URL.";
 
@@ -32,7 +50,14 @@ enum Command {
     /// Create, upgrade, drop or print the tables.
     #[command(subcommand)]
     Migrate(migrate::Command),
-    /// Run a small shop which publishes, delivers, and checks its own result.
+    Status(status::Show),
+    /// List, show and discard events, whatever their status.
+    #[command(subcommand)]
+    Events(events::Command),
+    /// List, show, replay and discard dead events: those that were given up.
+    #[command(subcommand)]
+    Dead(dead::Command),
+    Purge(purge::Purge),
     Demo(demo::Demo),
     #[command(hide = true)]
     DemoNode(demo::node::Node),
@@ -54,6 +79,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
     runtime.block_on(async {
         match cli.command {
             Command::Migrate(command) => command.run().await,
+            Command::Status(show) => show.run().await,
+            Command::Events(command) => command.run().await,
+            Command::Dead(command) => command.run().await,
+            Command::Purge(purge) => purge.run().await,
             Command::Demo(demo) => demo.run().await,
             Command::DemoNode(node) => node.run().await,
         }

@@ -21,12 +21,6 @@ pub(crate) fn json(value: &Value) -> io::Result<()> {
     line(format_args!("{value:#}"))
 }
 
-/// Says something beside the result, on standard error.
-pub(crate) fn note(text: impl std::fmt::Display) {
-    // Nobody is left to tell that standard error is closed.
-    let _ = writeln!(io::stderr().lock(), "{text}");
-}
-
 /// Writes rows under their headings, in columns as wide as their widest cell.
 pub(crate) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> io::Result<()> {
     text(&lay_out(headings, rows))
@@ -70,6 +64,19 @@ pub(crate) fn digits(number: u64) -> String {
     grouped
 }
 
+/// Text from the table, which may hold anything, without what would drive a terminal; on one line.
+pub(crate) fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            printable.extend(character.escape_default());
+        } else {
+            printable.push(character);
+        }
+    }
+    printable
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,5 +100,10 @@ mod tests {
         assert_eq!(count(1, 9, "event"), "1 event");
         assert_eq!(count(123, 999, "event"), "123 events");
         assert_eq!(count(1_234_567, 1_234_567, "event"), "at least 1,234,567 events");
+    }
+
+    #[test]
+    fn text_from_the_table_cannot_drive_a_terminal() {
+        assert_eq!(printable("ö\u{1b}[2J\n"), "ö\\u{1b}[2J\\n");
     }
 }

@@ -1,6 +1,9 @@
 use std::fmt;
 
-use outbox::{AnyPool, Database, Error, TableName};
+use outbox::migrate::LATEST;
+use outbox::{Admin, AnyPool, Database, Error, TableName};
+
+use crate::failure::Failure;
 
 /// Which outbox a command is about.
 #[derive(Clone, Debug, clap::Args)]
@@ -33,6 +36,42 @@ impl Target {
     pub(crate) async fn connect(&self) -> Result<AnyPool, Error> {
         AnyPool::connect_existing(&self.database.0).await
     }
+
+    /// Connects to tables that are there, and of a version that this command knows.
+    pub(crate) async fn open(&self) -> Result<Opened, Failure> {
+        let pool = self.connect().await?;
+        let version = pool.schema_version(&self.table).await?;
+        let table = self.table.to_string();
+        match version {
+            LATEST => Ok(Opened {
+                admin: Admin::new(pool.store(&self.table)),
+                database: pool.database().as_str(),
+                version,
+            }),
+            0 => Err(Error::SchemaMissing { table }.into()),
+            found if found < LATEST => Err(Error::SchemaOutdated {
+                table,
+                found,
+                needed: LATEST,
+            }
+            .into()),
+            found => Err(Failure::TablesTooNew {
+                table,
+                found,
+                known: LATEST,
+            }),
+        }
+    }
+}
+
+/// The tables of an outbox that are there.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) admin: Admin,
+    /// The database's name.
+    pub(crate) database: &'static str,
+    /// The version of the tables.
+    pub(crate) version: i64,
 }
 
 /// A database URL, which may hold a password: never shown.

@@ -8,9 +8,8 @@ use sqlx::{AssertSqlSafe, MySql, Pool, Postgres, Row, Sqlite, Transaction};
 /// A database the shop can be on.
 pub(crate) trait ShopDatabase: Driver {
     /// Begins a transaction of the pool's own, as an application without the wrapper does.
-    fn begin_plainly(
-        pool: &Pool<Self>,
-    ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
+    fn begin_plainly(pool: &Pool<Self>)
+    -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
 
     /// Writes an order, which carries the id of its event.
     fn insert_order(
@@ -50,14 +49,21 @@ macro_rules! shop_database {
                 event_id: &str,
                 number: i64,
             ) -> Result<(), sqlx::Error> {
-                let sql = format!(concat!("insert into {} (event_id, number) values ", $values), table);
+                let sql = format!(
+                    concat!("insert into {} (event_id, number) values ", $values),
+                    table
+                );
                 let query = sqlx::query(AssertSqlSafe(sql)).bind(event_id).bind(number);
                 query.execute(connection).await.map(drop)
             }
 
             async fn event_ids(pool: &Pool<Self>, table: &str) -> Result<Vec<String>, sqlx::Error> {
                 let rows = sqlx::query(AssertSqlSafe(format!("select event_id from {table}")));
-                rows.fetch_all(pool).await?.iter().map(|row| row.try_get(0)).collect()
+                rows.fetch_all(pool)
+                    .await?
+                    .iter()
+                    .map(|row| row.try_get(0))
+                    .collect()
             }
         }
     };

@@ -107,8 +107,15 @@ impl Tail {
             },
         };
         file.read_to_end(&mut self.rest)?;
-        let complete = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        for line in self.rest[..complete].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let complete = self
+            .rest
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |end| end + 1);
+        for line in self.rest[..complete]
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
             each(serde_json::from_slice(line)?);
         }
         self.rest.drain(..complete);
@@ -124,7 +131,7 @@ mod tests {
     fn facts_are_read_as_they_were_written_and_once() {
         let path = std::env::temp_dir().join(format!("outbox-demo-log-{:016x}", rand::random::<u64>()));
         let mut tail = Tail::new(path.clone());
-        let mut read = |tail: &mut Tail| {
+        let read = |tail: &mut Tail| {
             let mut facts = Vec::new();
             tail.read(|fact| facts.push(fact)).unwrap();
             facts

@@ -245,11 +245,27 @@ impl Summary {
         let setting = &self.setting;
         let rows = [
             ("committed", self.committed, "events of committed transactions"),
-            ("rolled back", self.rolled_back, "events of transactions and savepoints that were rolled back"),
-            ("delivered", self.delivered, "every listener of the event has answered Ok"),
+            (
+                "rolled back",
+                self.rolled_back,
+                "events of transactions and savepoints that were rolled back",
+            ),
+            (
+                "delivered",
+                self.delivered,
+                "every listener of the event has answered Ok",
+            ),
             ("dead", self.dead, "given up after some attempts: the poison order"),
-            ("retries", self.retries, "a listener failed or panicked, and was called again"),
-            ("duplicates", self.duplicates, "a listener that had answered Ok was called again"),
+            (
+                "retries",
+                self.retries,
+                "a listener failed or panicked, and was called again",
+            ),
+            (
+                "duplicates",
+                self.duplicates,
+                "a listener that had answered Ok was called again",
+            ),
             ("lost", self.lost, "committed, and neither delivered nor dead"),
             ("phantom", self.phantom, "rolled back, and delivered all the same"),
         ];
@@ -257,7 +273,8 @@ impl Summary {
             "{}, {}, {} for {} s{}\n\n",
             setting.database,
             crate::output::count(setting.nodes as u64, u64::MAX, "node"),
-            crate::output::count(setting.producers as u64, u64::MAX, "producer") + if setting.nodes > 1 { " each" } else { "" },
+            crate::output::count(setting.producers as u64, u64::MAX, "producer")
+                + if setting.nodes > 1 { " each" } else { "" },
             setting.seconds,
             match setting.killed {
                 0 => String::new(),

@@ -8,7 +8,7 @@ use sqlx::Pool;
 
 use super::database::{ShopDatabase, create_orders, is_taken, with_pool};
 use crate::failure::Failure;
-use crate::output;
+use crate::progress::Progress;
 use crate::target::Url;
 
 /// How many demos may have left their tables behind.
@@ -64,7 +64,7 @@ impl Stage {
     /// Drops the tables and removes the files, or says where they are.
     pub(crate) async fn clear(self) -> Result<(), Failure> {
         if self.keep {
-            output::note(format_args!(
+            Progress::new().say(format_args!(
                 "kept: the tables {} and {}, and the files in {}",
                 self.table,
                 self.orders,
@@ -91,7 +91,11 @@ fn is_in_memory(url: &str) -> bool {
 async fn free_names<D: ShopDatabase>(pool: &Pool<D>) -> Result<(String, TableName), Failure> {
     let mut number = 1;
     loop {
-        let suffix = if number == 1 { String::new() } else { format!("_{number}") };
+        let suffix = if number == 1 {
+            String::new()
+        } else {
+            format!("_{number}")
+        };
         let orders = format!("demo_order{suffix}");
         match script(pool, create_orders(&orders)).await {
             Ok(()) => {
