@@ -95,7 +95,7 @@ pub(crate) struct Show {
 }
 
 impl Show {
-    /// `only`: an event of another status is an error.
+    /// `only_dead`: an event of another status is an error.
     pub(crate) async fn run(&self, only_dead: bool) -> Result<(), Failure> {
         let opened = self.target.open().await?;
         let Some(event) = opened.admin.show(&self.id).await? else {

@@ -13,30 +13,31 @@ use crate::output;
 /// Counting ends here: far enough to be a warning, and near enough to be done in a moment.
 pub(crate) const AT_MOST: u64 = 1_000_000;
 
+const HEADING: &str = "Filters (all that are given must hold)";
+
 /// Filters. Everything that is given must hold.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Filters (all that are given must hold)")]
 pub(crate) struct Filters {
     /// Of this type.
-    #[arg(long = "type", value_name = "TYPE")]
+    #[arg(help_heading = HEADING, long = "type", value_name = "TYPE")]
     event_type: Option<String>,
     /// About this kind of thing.
-    #[arg(long, value_name = "TYPE")]
+    #[arg(help_heading = HEADING, long, value_name = "TYPE")]
     aggregate_type: Option<String>,
     /// About this one.
-    #[arg(long, value_name = "ID")]
+    #[arg(help_heading = HEADING, long, value_name = "ID")]
     aggregate_id: Option<String>,
     /// Of this tenant.
-    #[arg(long, value_name = "ID")]
+    #[arg(help_heading = HEADING, long, value_name = "ID")]
     tenant: Option<String>,
     /// Written at or after this time: RFC 3339, or an age such as 15m, 2h, 7d.
-    #[arg(long, value_name = "TIME", value_parser = parse_instant)]
+    #[arg(help_heading = HEADING, long, value_name = "TIME", value_parser = parse_instant)]
     since: Option<DateTime<Utc>>,
     /// Written before this time: RFC 3339, or an age such as 15m, 2h, 7d.
-    #[arg(long, value_name = "TIME", value_parser = parse_instant)]
+    #[arg(help_heading = HEADING, long, value_name = "TIME", value_parser = parse_instant)]
     until: Option<DateTime<Utc>>,
     /// Whose last error contains this text.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(help_heading = HEADING, long, value_name = "TEXT")]
     error: Option<String>,
 }
 

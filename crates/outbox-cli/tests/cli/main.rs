@@ -1,6 +1,10 @@
 //! The real executable, against real servers.
 
+mod demo;
+mod inspect;
 mod migrate;
+mod repair;
+mod scene;
 mod usage;
 
 use std::process::{Command, Output, Stdio};

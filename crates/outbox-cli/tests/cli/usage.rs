@@ -6,6 +6,23 @@ fn help_teaches_with_examples() {
     assert!(help.contains("outbox migrate print --database postgres:"), "{help}");
     let help = outbox(&["--help"]).ok();
     assert!(help.contains("Exit codes: 0 done; 1 failed"), "{help}");
+    assert!(!help.contains("demo-node"), "{help}");
+    for command in [
+        "demo",
+        "migrate up",
+        "status",
+        "events list",
+        "dead list",
+        "dead replay",
+        "purge",
+    ] {
+        assert!(help.contains(&format!("\n  outbox {command}")), "{command}: {help}");
+    }
+    for command in ["migrate", "status", "events", "dead", "purge", "demo"] {
+        let help = outbox(&[command, "--help"]).ok();
+        assert!(help.contains("Examples:\n"), "{command}: {help}");
+        assert!(help.contains(&format!("\n  outbox {command}")), "{command}: {help}");
+    }
 }
 
 #[test]
@@ -62,6 +79,10 @@ fn password_is_never_shown() {
         vec!["migrate", "up", "--database", "postgres://scott:tiger@db:port/x"],
         vec!["migrate", "up", "--database", "scott:tiger@db/x"],
         vec!["migrate", "up", "--database", url, "--to", "1"],
+        vec!["status", "--database", url],
+        vec!["dead", "replay", url, "--all"],
+        vec!["demo", "--database", url],
+        vec!["demo", url],
         vec![url],
     ] {
         let mut command = command(&arguments);
