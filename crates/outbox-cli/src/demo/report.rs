@@ -21,8 +21,6 @@ pub(crate) struct Tally {
     /// Transactions that failed and were meant to be committed; and why the first did.
     trouble: u64,
     first_trouble: Option<String>,
-    first_commit: Option<i64>,
-    last_delivery: Option<i64>,
 }
 
 /// What is known of an event.
@@ -36,6 +34,7 @@ struct Trace {
     first_call: Option<(i64, bool)>,
     /// How often each listener succeeded.
     successes: HashMap<String, u64>,
+    delivered_at: Option<i64>,
     retries: HashSet<u32>,
 }
 
@@ -56,7 +55,6 @@ impl Tally {
             }
             Fact::Committed { id, at } => {
                 self.committed += 1;
-                self.first_commit = Some(self.first_commit.map_or(at, |first| first.min(at)));
                 self.events.entry(id).or_default().committed_at = Some(at);
             }
             Fact::RolledBack { id } => self.events.entry(id).or_default().rolled_back = true,
@@ -76,13 +74,25 @@ impl Tally {
                 }
             }
             Fact::Delivered { id, listener, at } => {
-                self.last_delivery = Some(self.last_delivery.map_or(at, |last| last.max(at)));
                 let trace = self.events.entry(id).or_default();
                 let before = trace.is_delivered();
+                trace.delivered_at = trace.delivered_at.max(Some(at));
                 *trace.successes.entry(listener).or_default() += 1;
                 self.delivered += u64::from(!before && trace.is_delivered());
             }
             Fact::Failed { .. } => self.failed += 1,
+        }
+    }
+
+    /// From the first commit to the last delivery. Without delayed events, for which nobody does anything but wait.
+    fn events_per_s(&self) -> f64 {
+        let prompt = || self.events.values().filter(|trace| !trace.delayed);
+        let first = prompt().filter_map(|trace| trace.committed_at).min();
+        let last = prompt().filter_map(|trace| trace.delivered_at).max();
+        let delivered = prompt().filter(|trace| trace.is_delivered()).count();
+        match (first, last) {
+            (Some(first), Some(last)) if last > first => delivered as f64 * 1e6 / (last - first) as f64,
+            _ => 0.0,
         }
     }
 }
@@ -171,11 +181,7 @@ impl Summary {
         }
         summary.latency = Percentiles::of(all);
         summary.hot_latency = Percentiles::of(hot);
-        if let (Some(first), Some(last)) = (tally.first_commit, tally.last_delivery)
-            && last > first
-        {
-            summary.events_per_s = summary.delivered as f64 * 1e6 / (last - first) as f64;
-        }
+        summary.events_per_s = tally.events_per_s();
         summary
     }
 

@@ -1,4 +1,8 @@
 //! The real executable, against real servers.
+#![allow(
+    clippy::unwrap_used,
+    reason = "what tests share is part of them, though clippy does not see it"
+)]
 
 mod demo;
 mod inspect;
