@@ -243,7 +243,10 @@ pub struct Serialized<D: sqlx::Database> {
     pub(crate) held: Held<D>,
 }
 
-#[allow(dead_code, reason = "each database has one of them, and the features decide which databases there are")]
+#[allow(
+    dead_code,
+    reason = "each database has one of them, and the features decide which databases there are"
+)]
 pub(crate) enum Held<D: sqlx::Database> {
     /// The database can roll DDL back: the lock is the transaction's.
     Transaction(Transaction<'static, D>),
