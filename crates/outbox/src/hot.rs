@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use chrono::Utc;
+
 use crate::dispatch::Dispatcher;
 use crate::event::Due;
 use crate::poll::Alarm;
@@ -61,7 +63,12 @@ impl Handoff for HotPath {
                     telemetry.hot_skipped.increment(1);
                     self.alarm.ring_after(delay);
                 }
-                (None, Due::At(_)) => telemetry.hot_skipped.increment(1),
+                (None, Due::At(at)) => {
+                    telemetry.hot_skipped.increment(1);
+                    // By a clock that may differ from the database's: too early a poll finds nothing, too late a one is
+                    // no later than the next ordinary one.
+                    self.alarm.ring_after((at - Utc::now()).to_std().unwrap_or_default());
+                }
             }
         }
         if !dropped.is_empty() {

@@ -2,7 +2,7 @@ use async_trait::async_trait;
 
 use crate::listen::{Delivery, Failure};
 
-/// Runs around every delivery: for audit, logging, context.
+/// Runs around every delivery: for audit, logging, context. Implement it with [`outbox::async_trait`](crate::async_trait).
 ///
 /// The `before` hooks run in the order they were added, the `after` hooks in the reverse.
 #[async_trait]
@@ -16,9 +16,9 @@ pub trait Interceptor: Send + Sync + 'static {
         Ok(())
     }
 
-    /// After the listeners, or after a `before` that failed; `error` says what failed. Runs for every delivery whose
-    /// `before` hooks were begun. A panic is logged and otherwise without effect.
-    async fn after(&self, delivery: &Delivery, error: Option<&str>) {
-        let _ = (delivery, error);
+    /// After the listeners, or after a `before` that failed; `failure` says what came of it, if not success. Runs for every
+    /// delivery whose `before` hooks were begun. A panic is logged and otherwise without effect.
+    async fn after(&self, delivery: &Delivery, failure: Option<&Failure>) {
+        let _ = (delivery, failure);
     }
 }

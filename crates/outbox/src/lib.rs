@@ -36,6 +36,7 @@ mod trace;
 mod write;
 
 pub use admin::Admin;
+pub use async_trait::async_trait;
 pub use composite::{Builder, Outbox, WriterBuilder};
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use database::{AnyPool, Database};

@@ -104,7 +104,7 @@ impl Failure {
     pub fn defer(delay: Duration) -> Self {
         Self {
             kind: FailureKind::Defer(delay),
-            error: String::new(),
+            error: "deferred".to_owned(),
         }
     }
 
@@ -114,6 +114,24 @@ impl Failure {
             kind: FailureKind::Permanent,
             error: error.to_string(),
         }
+    }
+}
+
+impl Failure {
+    /// Nothing failed: the event was put off.
+    pub fn is_deferral(&self) -> bool {
+        matches!(self.kind, FailureKind::Defer(_))
+    }
+
+    /// The event is dead at once.
+    pub fn is_permanent(&self) -> bool {
+        self.kind == FailureKind::Permanent
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.error)
     }
 }
 
@@ -139,8 +157,8 @@ impl<E: std::error::Error> From<E> for Failure {
 
 /// Delivers events: to code in this process, or as a sink to something outside.
 ///
-/// Most listeners are closures: see [`Builder::listen`](crate::Builder::listen). Implement this for one that takes
-/// several events at once.
+/// Most listeners are closures: see [`Builder::listen`](crate::Builder::listen). Implement this, with
+/// [`outbox::async_trait`](crate::async_trait), for one that takes several events at once.
 ///
 /// - **Delivery** is at least once: after a crash, a lost connection or a failed answer of another listener the same event
 ///   comes again, with the same id. Answer `Ok` only when the effect is safe.

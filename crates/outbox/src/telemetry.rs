@@ -1,7 +1,7 @@
 //! Every name that leaves the process: metrics, through the `metrics` facade, and spans.
 //!
-//! Without a recorder installed a metric costs next to nothing. `metrics-exporter-prometheus` makes them scrapeable. All
-//! metrics have a label `outbox`: the table's name.
+//! Without a recorder installed a metric costs next to nothing. Install one, such as `metrics-exporter-prometheus`, before
+//! an outbox is built: it looks its metrics up once. All have a label `outbox`: the table's name.
 
 use std::time::Duration;
 

@@ -416,11 +416,12 @@ mod tests {
             }
         }
 
-        async fn after(&self, _delivery: &Delivery, error: Option<&str>) {
-            self.log
-                .lock()
-                .unwrap()
-                .push(format!("{} after {}", self.name, error.unwrap_or("ok")));
+        async fn after(&self, _delivery: &Delivery, failure: Option<&Failure>) {
+            self.log.lock().unwrap().push(format!(
+                "{} after {}",
+                self.name,
+                failure.map_or("ok".to_owned(), Failure::to_string)
+            ));
             panic!("an after hook that panics harms nobody");
         }
     }

@@ -5,6 +5,7 @@ mod acceptance;
 mod heard;
 mod listeners;
 mod nodes;
+mod trace;
 mod trouble;
 
 /// Makes a module for a test, with one case for each database: `commit_and_fast_path::postgres` and so on.

@@ -160,9 +160,8 @@ impl Dispatcher {
     }
 
     async fn after(&self, delivery: &Delivery, answer: &Handled) {
-        let error = answer.as_ref().err().map(|failure| failure.error.as_str());
         for interceptor in self.interceptors.iter().rev() {
-            match guarded(interceptor.after(delivery, error), HOOK_TIMEOUT).await {
+            match guarded(interceptor.after(delivery, answer.as_ref().err()), HOOK_TIMEOUT).await {
                 Ok(()) => {}
                 Err(Broken::Panicked(panic)) => tracing::error!(panic, "an interceptor panicked after a delivery"),
                 Err(Broken::TimedOut) => tracing::error!("an interceptor took too long after a delivery"),

@@ -3,7 +3,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::headers::VERSION_HEADER;
-use super::{Event, EventError, GLOBAL_AGGREGATE};
+use super::{Event, EventBuilder, EventError, GLOBAL_AGGREGATE};
 
 /// A type of yours that is an event. Derive it: `#[derive(Event)]`.
 ///
@@ -46,19 +46,8 @@ pub trait DomainEvent: Serialize + DeserializeOwned + Send + Sync + 'static {
         Ok(serde_json::from_slice(event.payload().as_bytes())?)
     }
 
-    /// The envelope of this event.
-    ///
-    /// # Errors
-    /// As [`EventBuilder::build`](super::EventBuilder::build).
-    fn to_event(&self) -> Result<Event, EventError> {
-        self.to_event_at(Utc::now())
-    }
-
-    /// The envelope of this event, by a clock of the caller's.
-    ///
-    /// # Errors
-    /// As [`EventBuilder::build`](super::EventBuilder::build).
-    fn to_event_at(&self, now: DateTime<Utc>) -> Result<Event, EventError> {
+    /// The envelope of this event, to add headers, a tenant or a delay to. A builder can be published as it is.
+    fn to_builder(&self) -> EventBuilder {
         let mut builder = Event::builder(Self::EVENT_TYPE)
             .aggregate_type(Self::AGGREGATE_TYPE)
             .serialize(self);
@@ -68,7 +57,15 @@ pub trait DomainEvent: Serialize + DeserializeOwned + Send + Sync + 'static {
         if Self::VERSION != 1 {
             builder = builder.own_header(VERSION_HEADER, Self::VERSION.to_string());
         }
-        builder.build_at(now)
+        builder
+    }
+
+    /// The envelope of this event.
+    ///
+    /// # Errors
+    /// As [`EventBuilder::build`].
+    fn to_event(&self) -> Result<Event, EventError> {
+        self.to_builder().build()
     }
 }
 
@@ -93,12 +90,12 @@ pub(super) fn decode<T: DomainEvent>(event: &Event) -> Result<T, Undecodable> {
     T::decode(event).map_err(undecodable)
 }
 
-/// What can be published: an [`Event`], or a [`DomainEvent`] by reference.
+/// What can be published: an [`Event`], an [`EventBuilder`], or a [`DomainEvent`] by reference.
 pub trait IntoEvent: Send {
     /// The envelope; `now` is when it happened, unless it says otherwise.
     ///
     /// # Errors
-    /// As [`EventBuilder::build`](super::EventBuilder::build).
+    /// As [`EventBuilder::build`].
     fn into_event(self, now: DateTime<Utc>) -> Result<Event, EventError>;
 }
 
@@ -114,8 +111,14 @@ impl IntoEvent for &Event {
     }
 }
 
+impl IntoEvent for EventBuilder {
+    fn into_event(self, now: DateTime<Utc>) -> Result<Event, EventError> {
+        self.build_at(now)
+    }
+}
+
 impl<T: DomainEvent> IntoEvent for &T {
     fn into_event(self, now: DateTime<Utc>) -> Result<Event, EventError> {
-        self.to_event_at(now)
+        self.to_builder().build_at(now)
     }
 }

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use super::{Delivery, Failure, Handled, Listener};
 use crate::event::DomainEvent;
 
-/// A closure that handles one event: `|delivery: Delivery| async move { .. Ok(()) }`.
+/// Handles one event: a closure, `|delivery: Delivery| async move { .. Ok(()) }`, which clones what it needs into the
+/// `async move`; or a type of yours that holds what it needs.
 pub trait Handler: Send + Sync + 'static {
     /// What it does.
     fn handle(&self, delivery: Delivery) -> impl Future<Output = Handled> + Send;
@@ -22,7 +23,8 @@ where
     }
 }
 
-/// A closure that handles one typed event: `|order: OrderPlaced, delivery: Delivery| async move { .. Ok(()) }`.
+/// Handles one typed event: a closure, `|order: OrderPlaced, delivery: Delivery| async move { .. Ok(()) }`, or a type of
+/// yours.
 pub trait TypedHandler<T>: Send + Sync + 'static {
     /// What it does.
     fn handle(&self, event: T, delivery: Delivery) -> impl Future<Output = Handled> + Send;

@@ -161,6 +161,25 @@ impl Filter {
     pub fn dead() -> Self {
         Self::status(Status::Dead)
     }
+
+    /// Only of this type.
+    pub fn of_type(mut self, event_type: impl Into<String>) -> Self {
+        self.event_type = Some(event_type.into());
+        self
+    }
+
+    /// Only about this one.
+    pub fn about(mut self, aggregate_type: impl Into<String>, aggregate_id: impl Into<String>) -> Self {
+        self.aggregate_type = Some(aggregate_type.into());
+        self.aggregate_id = Some(aggregate_id.into());
+        self
+    }
+
+    /// Only of this tenant.
+    pub fn of_tenant(mut self, tenant_id: impl Into<String>) -> Self {
+        self.tenant_id = Some(tenant_id.into());
+        self
+    }
 }
 
 impl Filter {
@@ -193,6 +212,13 @@ pub struct Page {
     pub after: i64,
     /// How many at most.
     pub limit: usize,
+}
+
+impl Page {
+    /// The first so many.
+    pub fn first(limit: usize) -> Self {
+        Self { after: 0, limit }
+    }
 }
 
 /// How much there is to do.

@@ -10,6 +10,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::watch;
+
 use super::row::micros;
 use super::{Instant, NewRow, Store};
 use crate::error::Error;
@@ -45,6 +47,8 @@ pub enum Memory {}
 #[derive(Clone)]
 pub struct MemoryPool {
     shared: Arc<Mutex<Shared>>,
+    /// Changes when pollers are to look.
+    calls: watch::Sender<u64>,
 }
 
 struct Shared {
@@ -76,13 +80,19 @@ impl MemoryPool {
                 advanced: Duration::ZERO,
                 tables: HashMap::new(),
             })),
+            calls: watch::Sender::default(),
         }
     }
 
     /// Moves the database's clock forward: what was due in an hour is due after `advance` of an hour, leases end, rows
-    /// grow old. No task is woken by it.
+    /// grow old. Pollers are woken by it.
     pub fn advance(&self, by: Duration) {
         self.with(|shared| shared.advanced += by);
+        self.call();
+    }
+
+    fn call(&self) {
+        self.calls.send_modify(|calls| *calls += 1);
     }
 
     /// Begins a transaction of the caller's own, whose events come with a [`Receipt`].

@@ -33,9 +33,12 @@ impl Interceptor for Log {
         Ok(())
     }
 
-    async fn after(&self, delivery: &Delivery, error: Option<&str>) {
+    async fn after(&self, delivery: &Delivery, failure: Option<&Failure>) {
         let request = delivery.headers().get(CORRELATION_ID).unwrap_or("unknown");
-        println!("[{request}] {}", error.unwrap_or("ok"));
+        match failure {
+            None => println!("[{request}] ok"),
+            Some(failure) => println!("[{request}] {failure}"),
+        }
     }
 }
 

@@ -2,11 +2,12 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use super::super::{
     Attempt, Claim, Claimed, Explain, Filter, Instant, Lease, Page, Purge, Purged, Settled, Settlement,
 };
-use super::super::{Stats, Store, StoredEvent};
+use super::super::{Stats, Store, StoredEvent, Wakeups};
 use super::MemoryPool;
 use super::rows::Rows;
 use crate::error::Error;
@@ -129,7 +130,29 @@ impl Store for MemoryStore {
         Ok(self.with(|rows, now| rows.stats(at_most, now)))
     }
 
+    async fn notify(&self) -> Result<(), Error> {
+        self.pool.call();
+        Ok(())
+    }
+
+    async fn wakeups(&self) -> Result<Option<Box<dyn Wakeups>>, Error> {
+        Ok(Some(Box::new(Calls(self.pool.calls.subscribe()))))
+    }
+
     async fn explain(&self, _statement: Explain) -> Result<String, Error> {
         Ok("in memory: pending rows lie in a tree of their own, leases are found by seq".to_owned())
+    }
+}
+
+struct Calls(watch::Receiver<u64>);
+
+#[async_trait]
+impl Wakeups for Calls {
+    async fn next(&mut self) -> Result<(), Error> {
+        // An error means that the database is gone: nobody will call again.
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
     }
 }
