@@ -18,8 +18,8 @@ mod names;
 
 /// Makes a type an event: implements `outbox::DomainEvent`.
 ///
-/// ```ignore
-/// use outbox::Event;
+/// ```
+/// use outbox::{DomainEvent, Event};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Serialize, Deserialize, Event)]
@@ -51,7 +51,9 @@ mod names;
 /// name shared by many events is written once. A constant is checked against the same limits; in a
 /// generic type, where the constant may depend on a parameter, only once the event is used.
 ///
-/// ```ignore
+/// ```
+/// # use outbox::Event;
+/// # use serde::{Deserialize, Serialize};
 /// mod names {
 ///     pub const ORDER: &str = "Order";
 /// }
@@ -79,7 +81,9 @@ mod names;
 /// `DeserializeOwned`, `Send`, `Sync` and `'static`, so bound the parameters accordingly, and stop
 /// serde from adding its own bounds to them:
 ///
-/// ```ignore
+/// ```
+/// # use outbox::Event;
+/// # use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// #[derive(Serialize, Deserialize, Event)]
 /// #[serde(bound = "")]
 /// struct Changed<T: Serialize + DeserializeOwned + Send + Sync + 'static> {
@@ -103,7 +107,7 @@ pub fn derive_event(input: TokenStream) -> TokenStream {
 /// For code that builds its events by hand, or routes by type, and wants a closed list instead of
 /// strings.
 ///
-/// ```ignore
+/// ```
 /// use outbox::EventType;
 ///
 /// #[derive(Clone, Copy, EventType)]
@@ -144,7 +148,7 @@ pub fn derive_event_type(input: TokenStream) -> TokenStream {
 /// Makes the variants of an enum aggregate types: converts it into `outbox::AggregateType`, by
 /// value and by reference.
 ///
-/// ```ignore
+/// ```
 /// use outbox::AggregateType;
 ///
 /// #[derive(Clone, Copy, AggregateType)]
@@ -162,7 +166,11 @@ pub fn derive_event_type(input: TokenStream) -> TokenStream {
 /// that a name has at most 64 bytes and the enum gets `pub const fn aggregate_type_name(&self) ->
 /// &'static str`. The function is `const`, so that an event can take its aggregate from the enum:
 ///
-/// ```ignore
+/// ```
+/// # use outbox::{AggregateType, Event};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(AggregateType)]
+/// # enum Aggregate { Order }
 /// const ORDER: &str = Aggregate::Order.aggregate_type_name();
 ///
 /// #[derive(Serialize, Deserialize, Event)]

@@ -3,7 +3,7 @@
 //! A database takes part with a [`Harness`], and [`store_conformance!`](crate::store_conformance) makes a test of each
 //! case:
 //!
-//! ```ignore
+//! ```text
 //! mod conformance {
 //!     outbox::store_conformance!(postgres, crate::OnPostgres);
 //! }
