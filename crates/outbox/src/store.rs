@@ -20,6 +20,7 @@
 //! clock is never sent to it, except for [`Due::At`](crate::Due::At), which a user asked for by name.
 
 mod admin;
+mod batch;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod memory;
 #[cfg(feature = "mysql")]
@@ -30,6 +31,7 @@ mod row;
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod view;
 
 use std::time::Duration;
 
@@ -38,12 +40,12 @@ use async_trait::async_trait;
 use crate::error::Error;
 use crate::event::{Event, EventError, EventId};
 
-pub use admin::{Attempt, Filter, Page, Stats, Status, StatusCount, StoredEvent};
 #[doc(hidden)]
 pub use row::{Born, NewRow};
 #[doc(hidden)]
 pub use sql::{Dialect, Driver, Serialized, Statement};
 pub(crate) use sql::{SqlStore, own_pool, quote};
+pub use view::{Attempt, Filter, Page, Stats, Status, StatusCount, StoredEvent};
 
 /// Stored error texts are cut here.
 pub const MAX_ERROR_CHARS: usize = 4000;

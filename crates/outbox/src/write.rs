@@ -195,6 +195,11 @@ impl Staged {
         self.fate = Fate::Unknown;
     }
 
+    /// What was to be decided was not the last word: a drop is a rollback again.
+    fn reopen(&mut self) {
+        self.fate = Fate::Open;
+    }
+
     /// The database has said that it is committed: deliver from memory.
     fn committed(mut self) {
         self.fate = Fate::Decided;

@@ -27,6 +27,7 @@ macro_rules! matrix {
             closure_savepoint_released_is_there
             closure_savepoint_rolled_back_is_not_there
             closure_runs_in_a_spawned_task
+            savepoint_runs_in_a_spawned_task
             connection_inside_a_transaction_is_one
             batch_of_many_inserts_keeps_its_order
             empty_batch_writes_nothing
@@ -214,13 +215,13 @@ where
 
 async fn receipt_savepoint_released_is_there<D: Database>()
 where
-    for<'a> D::Savepoint<'a>: TxHandle<D, Receipt = Receipt>,
+    D::Transaction: TxHandle<D, Receipt = Receipt>,
 {
     let f = fixture::<D>("receipt_savepoint_released").await;
     let mut tx = D::begin(&f.on.pool).await.unwrap();
-    let mut savepoint = D::savepoint(&mut tx).await.unwrap();
-    let receipt = f.outbox.publish(&mut savepoint, &f.event).await.unwrap();
-    D::release(savepoint).await.unwrap();
+    D::set_savepoint(&mut tx).await.unwrap();
+    let receipt = f.outbox.publish(&mut tx, &f.event).await.unwrap();
+    D::release_savepoint(&mut tx).await.unwrap();
     D::commit(tx).await.unwrap();
     receipt.committed();
     f.assert_there().await;
@@ -228,13 +229,13 @@ where
 
 async fn receipt_savepoint_rolled_back_is_not_there<D: Database>()
 where
-    for<'a> D::Savepoint<'a>: TxHandle<D, Receipt = Receipt>,
+    D::Transaction: TxHandle<D, Receipt = Receipt>,
 {
     let f = fixture::<D>("receipt_savepoint_rolled_back").await;
     let mut tx = D::begin(&f.on.pool).await.unwrap();
-    let mut savepoint = D::savepoint(&mut tx).await.unwrap();
-    let receipt = f.outbox.publish(&mut savepoint, &f.event).await.unwrap();
-    D::rollback_to(savepoint).await.unwrap();
+    D::set_savepoint(&mut tx).await.unwrap();
+    let receipt = f.outbox.publish(&mut tx, &f.event).await.unwrap();
+    D::rollback_savepoint(&mut tx).await.unwrap();
     D::commit(tx).await.unwrap();
     // Said too much: the caller forgot the savepoint. Nothing comes of it.
     receipt.committed();
@@ -325,6 +326,7 @@ async fn closure_savepoint_rolled_back_is_not_there<D: Database>() {
 /// Of each database's own types: what a future holds decides whether it can be spawned.
 trait SpawnClosure: Database {
     fn spawn_closure(outbox: Outbox<Self>, pool: Self::Pool, event: Event) -> JoinHandle<Result<(), Error>>;
+    fn spawn_savepoints(outbox: Outbox<Self>, pool: Self::Pool, event: Event) -> JoinHandle<Result<(), Error>>;
 }
 
 macro_rules! spawn_closure {
@@ -341,6 +343,19 @@ macro_rules! spawn_closure {
                         .await
                 })
             }
+
+            fn spawn_savepoints(outbox: Outbox<Self>, pool: Self::Pool, event: Event) -> JoinHandle<Result<(), Error>> {
+                tokio::spawn(async move {
+                    let mut tx = outbox.begin(&pool).await?;
+                    let mut outer = tx.savepoint().await?;
+                    outbox.publish(&mut outer, &event).await?;
+                    let mut inner = outer.savepoint().await?;
+                    outbox.publish(&mut inner, self::event()).await?;
+                    inner.rollback().await?;
+                    outer.release().await?;
+                    tx.commit().await
+                })
+            }
         }
     )*};
 }
@@ -351,6 +366,14 @@ async fn closure_runs_in_a_spawned_task<D: SpawnClosure>() {
     let f = fixture::<D>("closure_in_a_task").await;
     let (outbox, pool, event) = (f.outbox.clone(), f.on.pool.clone(), f.event.clone());
     let task = D::spawn_closure(outbox, pool, event);
+    task.await.unwrap().unwrap();
+    f.assert_there().await;
+}
+
+async fn savepoint_runs_in_a_spawned_task<D: SpawnClosure>() {
+    let f = fixture::<D>("savepoint_in_a_task").await;
+    let (outbox, pool, event) = (f.outbox.clone(), f.on.pool.clone(), f.event.clone());
+    let task = D::spawn_savepoints(outbox, pool, event);
     task.await.unwrap().unwrap();
     f.assert_there().await;
 }

@@ -101,6 +101,7 @@ impl MemoryPool {
             connection: MemoryConnection {
                 pool: self.clone(),
                 staged: Vec::new(),
+                savepoints: Vec::new(),
             },
         }
     }
@@ -139,6 +140,8 @@ impl PoolOf<Memory> for MemoryPool {
 pub struct MemoryConnection {
     pool: MemoryPool,
     staged: Vec<(TableName, Row)>,
+    /// How much was staged before each savepoint of an outbox's transaction, the innermost last.
+    savepoints: Vec<usize>,
 }
 
 impl MemoryConnection {
@@ -330,7 +333,6 @@ impl Backend for Memory {
     type Pool = MemoryPool;
     type Connection = MemoryConnection;
     type Transaction = MemoryTransaction;
-    type Savepoint<'a> = MemorySavepoint<'a>;
     type Statements = TableName;
 
     fn statements(table: &TableName) -> TableName {
@@ -350,18 +352,25 @@ impl Backend for Memory {
         Ok(())
     }
 
-    async fn savepoint(connection: &mut MemoryConnection) -> Result<MemorySavepoint<'_>, Error> {
-        Ok(connection.savepoint())
-    }
-
-    async fn release(savepoint: Self::Savepoint<'_>) -> Result<(), Error> {
-        savepoint.release();
+    async fn set_savepoint(connection: &mut MemoryConnection) -> Result<(), Error> {
+        connection.savepoints.push(connection.staged.len());
         Ok(())
     }
 
-    async fn rollback_to(savepoint: Self::Savepoint<'_>) -> Result<(), Error> {
-        savepoint.rollback();
+    async fn release_savepoint(connection: &mut MemoryConnection) -> Result<(), Error> {
+        connection.savepoints.pop();
         Ok(())
+    }
+
+    async fn rollback_savepoint(connection: &mut MemoryConnection) -> Result<(), Error> {
+        Self::abandon_savepoint(connection);
+        Ok(())
+    }
+
+    fn abandon_savepoint(connection: &mut MemoryConnection) {
+        if let Some(mark) = connection.savepoints.pop() {
+            connection.staged.truncate(mark);
+        }
     }
 
     async fn insert(

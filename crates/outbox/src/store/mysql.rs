@@ -1,15 +1,17 @@
 //! MySQL and MariaDB. A batch travels as one JSON value, so that every statement has one text; rows are written by their
 //! primary key, under READ COMMITTED, so that nothing but those rows is locked.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlRow};
 use sqlx::pool::PoolOptions;
 use sqlx::{AssertSqlSafe, Executor, MySql, QueryBuilder, Row, SqlSafeStr, SqlStr, Transaction};
 
-use super::row::{bind_row, columns, join_names, micros, read_claimed};
+use super::batch::{Batch, Change, changes_json, leases_json};
+use super::row::{bind_row, columns, micros, read_claimed};
 use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
-use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Verdict, cut, quote};
+use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, quote};
 use crate::error::Error;
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -332,12 +334,11 @@ impl Driver for MySql {
 
     async fn settle(pool: &MySqlPool, sql: &Sql, owner: &str, settlements: &[Settlement]) -> Result<u64, sqlx::Error> {
         let batch = Batch::of(settlements);
-        // The common case is one statement, which needs no transaction around it.
-        if batch.failed() == 0 && batch.kinds() == 1 {
-            return batch.write(&mut *pool.acquire().await?, sql, owner).await;
+        if batch.is_one_statement(false) {
+            return write(&batch, &mut *pool.acquire().await?, sql, owner).await;
         }
         let mut tx = pool.begin().await?;
-        let applied = batch.write(&mut tx, sql, owner).await?;
+        let applied = write(&batch, &mut tx, sql, owner).await?;
         tx.commit().await?;
         Ok(applied)
     }
@@ -413,134 +414,52 @@ fn number(error: &sqlx::Error) -> Option<u16> {
     )
 }
 
-fn leases_json<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
-    let mut json = String::from("[");
-    for lease in leases {
-        json.push_str(if json.len() > 1 { "," } else { "" });
-        json.push_str(&format!("[{},{}]", lease.seq, lease.token));
+async fn write(batch: &Batch, connection: &mut MySqlConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
+    let mut applied = 0;
+    for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
+        if !leases.is_empty() {
+            let query = sqlx::query(statement.clone()).bind(leases_json(leases));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
     }
-    json.push(']');
-    json
+    for (failed, update) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
+        if !failed.is_empty() {
+            remember_failures(failed, connection, sql, owner).await?;
+            let query = sqlx::query(update.clone()).bind(changes_json(failed));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+    }
+    if !batch.defer.is_empty() {
+        let query = sqlx::query(sql.defer.clone()).bind(changes_json(&batch.defer));
+        applied += query.execute(&mut *connection).await?.rows_affected();
+    }
+    Ok(applied)
 }
 
-/// Settlements by kind.
-#[derive(Default)]
-struct Batch {
-    done: Vec<Lease>,
-    delete: Vec<Lease>,
-    retry: Vec<(Lease, i64, String, Option<String>)>,
-    dead: Vec<(Lease, String, Option<String>)>,
-    defer: Vec<(Lease, i64, Option<String>)>,
-}
-
-impl Batch {
-    fn of(settlements: &[Settlement]) -> Self {
-        let mut batch = Self::default();
-        for Settlement { lease, verdict } in settlements {
-            match verdict {
-                Verdict::Done => batch.done.push(*lease),
-                Verdict::DoneAndDeleted => batch.delete.push(*lease),
-                Verdict::Retry { after, error, done_by } => {
-                    batch
-                        .retry
-                        .push((*lease, micros(*after), cut(error), join_names(done_by)));
-                }
-                Verdict::Dead { error, done_by } => batch.dead.push((*lease, cut(error), join_names(done_by))),
-                Verdict::Defer { after, done_by } => batch.defer.push((*lease, micros(*after), join_names(done_by))),
-            }
-        }
-        batch
-    }
-
-    fn kinds(&self) -> usize {
-        [
-            self.done.len(),
-            self.delete.len(),
-            self.retry.len(),
-            self.dead.len(),
-            self.defer.len(),
-        ]
-        .iter()
-        .filter(|count| **count > 0)
-        .count()
-    }
-
-    fn failed(&self) -> usize {
-        self.retry.len() + self.dead.len()
-    }
-
-    async fn write(&self, connection: &mut MySqlConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
-        let mut applied = 0;
-        if !self.done.is_empty() {
-            let query = sqlx::query(sql.done.clone()).bind(leases_json(&self.done));
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-        if !self.delete.is_empty() {
-            let query = sqlx::query(sql.delete.clone()).bind(leases_json(&self.delete));
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-        if self.failed() > 0 {
-            self.remember_failures(connection, sql, owner).await?;
-        }
-        if !self.retry.is_empty() {
-            let rows = self.retry.iter().map(|(lease, after, error, done_by)| {
-                serde_json::json!([lease.seq, lease.token, after, error, done_by])
-            });
-            let query = sqlx::query(sql.retry.clone()).bind(json(rows));
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-        if !self.dead.is_empty() {
-            let rows = self
-                .dead
-                .iter()
-                .map(|(lease, error, done_by)| serde_json::json!([lease.seq, lease.token, 0, error, done_by]));
-            let query = sqlx::query(sql.dead.clone()).bind(json(rows));
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-        if !self.defer.is_empty() {
-            let rows = self
-                .defer
-                .iter()
-                .map(|(lease, after, done_by)| serde_json::json!([lease.seq, lease.token, after, null, done_by]));
-            let query = sqlx::query(sql.defer.clone()).bind(json(rows));
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-        Ok(applied)
-    }
-
-    /// Locks the rows that are still ours and writes down their failures; the updates that follow find the same rows.
-    async fn remember_failures(
-        &self,
-        connection: &mut MySqlConnection,
-        sql: &Sql,
-        owner: &str,
-    ) -> Result<(), sqlx::Error> {
-        let failures = self
-            .retry
-            .iter()
-            .map(|(lease, _, error, _)| (lease, error))
-            .chain(self.dead.iter().map(|(lease, error, _)| (lease, error)));
-        let held: Vec<(i64, i64, i64)> = sqlx::query_as(sql.lock.clone())
-            .bind(leases_json(failures.clone().map(|(lease, _)| lease)))
-            .fetch_all(&mut *connection)
-            .await?;
-        let attempts: std::collections::HashMap<Lease, i64> = held
-            .into_iter()
-            .map(|(seq, token, attempts)| (Lease { seq, token }, attempts + 1))
-            .collect();
-        let rows = failures.filter_map(|(lease, error)| {
-            let attempt = attempts.get(lease)?;
-            Some(serde_json::json!([lease.seq, attempt, null, error]))
-        });
-        sqlx::query(sql.attempts.clone())
-            .bind(owner)
-            .bind(json(rows))
-            .execute(connection)
-            .await?;
-        Ok(())
-    }
-}
-
-fn json(rows: impl Iterator<Item = serde_json::Value>) -> String {
-    rows.collect::<serde_json::Value>().to_string()
+/// Locks the rows that are still ours and writes down their failures; the update that follows finds the same rows.
+async fn remember_failures(
+    failed: &[Change],
+    connection: &mut MySqlConnection,
+    sql: &Sql,
+    owner: &str,
+) -> Result<(), sqlx::Error> {
+    let held: Vec<(i64, i64, i64)> = sqlx::query_as(sql.lock.clone())
+        .bind(leases_json(failed.iter().map(|change| &change.lease)))
+        .fetch_all(&mut *connection)
+        .await?;
+    let attempts: HashMap<Lease, i64> = held
+        .into_iter()
+        .map(|(seq, token, attempts)| (Lease { seq, token }, attempts + 1))
+        .collect();
+    let rows = failed.iter().filter_map(|change| {
+        let attempt = attempts.get(&change.lease)?;
+        Some(serde_json::json!([change.lease.seq, attempt, null, change.error]))
+    });
+    let rows = rows.collect::<serde_json::Value>().to_string();
+    sqlx::query(sql.attempts.clone())
+        .bind(owner)
+        .bind(rows)
+        .execute(connection)
+        .await?;
+    Ok(())
 }

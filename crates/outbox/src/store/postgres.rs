@@ -7,9 +7,10 @@ use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction};
 
-use super::row::{bind_row, columns, join_names, micros, read_claimed};
+use super::batch::Batch;
+use super::row::{bind_row, columns, micros, read_claimed};
 use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
-use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Verdict, Wakeups, cut, quote};
+use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Wakeups, quote};
 use crate::error::{Error, database};
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -157,10 +158,11 @@ impl Driver for Postgres {
                    update {table} as t
                    set status = 3, attempts = attempts + 1, token = t.token + 1, last_error = s.error,
                        done_by = s.done_by, dead_at = now(), {free}
-                   from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) as s(seq, token, error, done_by)
+                   from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])
+                        as s(seq, token, after, error, done_by)
                    where {held}
                    returning t.seq, t.attempts, s.error)
-                 insert into {attempt} (seq, attempt, node, error) select seq, attempts, $5, error from failed"
+                 insert into {attempt} (seq, attempt, node, error) select seq, attempts, $6, error from failed"
             )),
             defer: statement(format!(
                 "update {table} as t
@@ -261,9 +263,6 @@ impl Driver for Postgres {
                 .await?;
             return Ok(vec![seq]);
         }
-        fn column<'a, T>(rows: &'a [NewRow<'a>], value: impl Fn(&'a NewRow<'a>) -> T) -> Vec<T> {
-            rows.iter().map(value).collect()
-        }
         let written: Vec<(String, i64)> = sqlx::query_as(sql.insert_many.clone())
             .bind(column(rows, |row| row.event.id().as_str()))
             .bind(column(rows, |row| row.event.event_type().as_str()))
@@ -317,7 +316,7 @@ impl Driver for Postgres {
         leases: &[Lease],
         at_least: Duration,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
-        let (seqs, tokens) = arrays(leases.iter());
+        let (seqs, tokens) = arrays(leases);
         let rows = sqlx::query(sql.read_leased.clone())
             .bind(seqs)
             .bind(tokens)
@@ -329,18 +328,17 @@ impl Driver for Postgres {
 
     async fn settle(pool: &PgPool, sql: &Sql, owner: &str, settlements: &[Settlement]) -> Result<u64, sqlx::Error> {
         let batch = Batch::of(settlements);
-        // The common case is one statement, which needs no transaction around it.
-        if batch.kinds() == 1 {
-            return batch.write(&mut *pool.acquire().await?, sql, owner).await;
+        if batch.is_one_statement(true) {
+            return write(&batch, &mut *pool.acquire().await?, sql, owner).await;
         }
         let mut tx = pool.begin().await?;
-        let applied = batch.write(&mut tx, sql, owner).await?;
+        let applied = write(&batch, &mut tx, sql, owner).await?;
         tx.commit().await?;
         Ok(applied)
     }
 
     async fn renew(pool: &PgPool, sql: &Sql, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, sqlx::Error> {
-        let (seqs, tokens) = arrays(leases.iter());
+        let (seqs, tokens) = arrays(leases);
         let rows: Vec<(i64, i64)> = sqlx::query_as(sql.renew.clone())
             .bind(seqs)
             .bind(tokens)
@@ -351,7 +349,7 @@ impl Driver for Postgres {
     }
 
     async fn release(pool: &PgPool, sql: &Sql, leases: &[Lease]) -> Result<u64, sqlx::Error> {
-        let (seqs, tokens) = arrays(leases.iter());
+        let (seqs, tokens) = arrays(leases);
         Ok(sqlx::query(sql.release.clone())
             .bind(seqs)
             .bind(tokens)
@@ -403,6 +401,7 @@ impl Driver for Postgres {
             Explain::Dead => sqlx::query_scalar(explain(&sql.dead))
                 .bind(&leases)
                 .bind(&numbers)
+                .bind(&numbers)
                 .bind(&texts)
                 .bind(&texts)
                 .bind("explain"),
@@ -438,112 +437,45 @@ impl Wakeups for Notifications {
     }
 }
 
-fn arrays<'a>(leases: impl Iterator<Item = &'a Lease>) -> (Vec<i64>, Vec<i64>) {
-    leases.map(|lease| (lease.seq, lease.token)).unzip()
+fn arrays<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> (Vec<i64>, Vec<i64>) {
+    leases.into_iter().map(|lease| (lease.seq, lease.token)).unzip()
 }
 
-/// Settlements by kind, each as the arrays its statement takes.
-#[derive(Default)]
-struct Batch {
-    done: Leases,
-    delete: Leases,
-    retry: (Leases, Vec<i64>, Vec<String>, Vec<Option<String>>),
-    dead: (Leases, Vec<String>, Vec<Option<String>>),
-    defer: (Leases, Vec<i64>, Vec<Option<String>>),
+fn column<'a, S, T>(rows: &'a [S], value: impl Fn(&'a S) -> T) -> Vec<T> {
+    rows.iter().map(value).collect()
 }
 
-#[derive(Default)]
-struct Leases {
-    seqs: Vec<i64>,
-    tokens: Vec<i64>,
-}
-
-impl Leases {
-    fn push(&mut self, lease: Lease) {
-        self.seqs.push(lease.seq);
-        self.tokens.push(lease.token);
-    }
-}
-
-impl Batch {
-    fn of(settlements: &[Settlement]) -> Self {
-        let mut batch = Self::default();
-        for Settlement { lease, verdict } in settlements {
-            match verdict {
-                Verdict::Done => batch.done.push(*lease),
-                Verdict::DoneAndDeleted => batch.delete.push(*lease),
-                Verdict::Retry { after, error, done_by } => {
-                    batch.retry.0.push(*lease);
-                    batch.retry.1.push(micros(*after));
-                    batch.retry.2.push(cut(error));
-                    batch.retry.3.push(join_names(done_by));
-                }
-                Verdict::Dead { error, done_by } => {
-                    batch.dead.0.push(*lease);
-                    batch.dead.1.push(cut(error));
-                    batch.dead.2.push(join_names(done_by));
-                }
-                Verdict::Defer { after, done_by } => {
-                    batch.defer.0.push(*lease);
-                    batch.defer.1.push(micros(*after));
-                    batch.defer.2.push(join_names(done_by));
-                }
-            }
-        }
-        batch
-    }
-
-    fn kinds(&self) -> usize {
-        [&self.done, &self.delete, &self.retry.0, &self.dead.0, &self.defer.0]
-            .iter()
-            .filter(|leases| !leases.seqs.is_empty())
-            .count()
-    }
-
-    async fn write(&self, connection: &mut PgConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
-        let mut applied = 0;
-        if !self.done.seqs.is_empty() {
-            let query = sqlx::query(sql.done.clone())
-                .bind(&self.done.seqs)
-                .bind(&self.done.tokens);
+async fn write(batch: &Batch, connection: &mut PgConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
+    let mut applied = 0;
+    for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
+        if !leases.is_empty() {
+            let (seqs, tokens) = arrays(leases);
+            let query = sqlx::query(statement.clone()).bind(seqs).bind(tokens);
             applied += query.execute(&mut *connection).await?.rows_affected();
         }
-        if !self.delete.seqs.is_empty() {
-            let query = sqlx::query(sql.delete.clone())
-                .bind(&self.delete.seqs)
-                .bind(&self.delete.tokens);
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-        let (leases, afters, errors, done_by) = &self.retry;
-        if !leases.seqs.is_empty() {
-            let query = sqlx::query(sql.retry.clone())
-                .bind(&leases.seqs)
-                .bind(&leases.tokens)
-                .bind(afters)
-                .bind(errors)
-                .bind(done_by)
+    }
+    // Each counts the failures that it has written down: one for each row that was still ours.
+    for (failed, statement) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
+        if !failed.is_empty() {
+            let (seqs, tokens) = arrays(failed.iter().map(|change| &change.lease));
+            let query = sqlx::query(statement.clone())
+                .bind(seqs)
+                .bind(tokens)
+                .bind(column(failed, |change| change.after))
+                .bind(column(failed, |change| change.error.as_str()))
+                .bind(column(failed, |change| change.done_by.as_deref()))
                 .bind(owner);
             applied += query.execute(&mut *connection).await?.rows_affected();
         }
-        let (leases, errors, done_by) = &self.dead;
-        if !leases.seqs.is_empty() {
-            let query = sqlx::query(sql.dead.clone())
-                .bind(&leases.seqs)
-                .bind(&leases.tokens)
-                .bind(errors)
-                .bind(done_by)
-                .bind(owner);
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-        let (leases, afters, done_by) = &self.defer;
-        if !leases.seqs.is_empty() {
-            let query = sqlx::query(sql.defer.clone())
-                .bind(&leases.seqs)
-                .bind(&leases.tokens)
-                .bind(afters)
-                .bind(done_by);
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-        Ok(applied)
     }
+    if !batch.defer.is_empty() {
+        let (seqs, tokens) = arrays(batch.defer.iter().map(|change| &change.lease));
+        let query = sqlx::query(sql.defer.clone())
+            .bind(seqs)
+            .bind(tokens)
+            .bind(column(&batch.defer, |change| change.after))
+            .bind(column(&batch.defer, |change| change.done_by.as_deref()));
+        applied += query.execute(&mut *connection).await?.rows_affected();
+    }
+    Ok(applied)
 }

@@ -7,9 +7,10 @@ use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, QueryBuilder, Row, SqlSafeStr, SqlStr, Sqlite, Transaction};
 
-use super::row::{bind_row, columns, join_names, micros, read_claimed};
+use super::batch::{Batch, changes_json, leases_json};
+use super::row::{bind_row, columns, micros, read_claimed};
 use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
-use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Verdict, cut, quote};
+use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, quote};
 use crate::error::Error;
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -319,12 +320,11 @@ impl Driver for Sqlite {
 
     async fn settle(pool: &SqlitePool, sql: &Sql, owner: &str, settlements: &[Settlement]) -> Result<u64, sqlx::Error> {
         let batch = Batch::of(settlements);
-        // The common case is one statement, which needs no transaction around it.
-        if batch.failed() == 0 && batch.kinds() == 1 {
-            return batch.write(&mut *pool.acquire().await?, sql, owner).await;
+        if batch.is_one_statement(false) {
+            return write(&batch, &mut *pool.acquire().await?, sql, owner).await;
         }
         let mut tx = pool.begin_with("begin immediate").await?;
-        let applied = batch.write(&mut tx, sql, owner).await?;
+        let applied = write(&batch, &mut tx, sql, owner).await?;
         tx.commit().await?;
         Ok(applied)
     }
@@ -368,105 +368,29 @@ impl Driver for Sqlite {
     }
 }
 
-fn leases_json<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
-    let mut json = String::from("[");
-    for lease in leases {
-        json.push_str(if json.len() > 1 { "," } else { "" });
-        json.push_str(&format!("[{},{}]", lease.seq, lease.token));
-    }
-    json.push(']');
-    json
-}
-
-/// Settlements by kind, each as rows of the JSON value its statement takes.
-#[derive(Default)]
-struct Batch {
-    done: Vec<Lease>,
-    delete: Vec<Lease>,
-    retry: Vec<serde_json::Value>,
-    dead: Vec<serde_json::Value>,
-    defer: Vec<serde_json::Value>,
-}
-
-impl Batch {
-    fn of(settlements: &[Settlement]) -> Self {
-        let mut batch = Self::default();
-        for Settlement { lease, verdict } in settlements {
-            let Lease { seq, token } = lease;
-            match verdict {
-                Verdict::Done => batch.done.push(*lease),
-                Verdict::DoneAndDeleted => batch.delete.push(*lease),
-                Verdict::Retry { after, error, done_by } => {
-                    batch.retry.push(serde_json::json!([
-                        seq,
-                        token,
-                        micros(*after),
-                        cut(error),
-                        join_names(done_by)
-                    ]));
-                }
-                Verdict::Dead { error, done_by } => {
-                    batch
-                        .dead
-                        .push(serde_json::json!([seq, token, 0, cut(error), join_names(done_by)]));
-                }
-                Verdict::Defer { after, done_by } => {
-                    batch
-                        .defer
-                        .push(serde_json::json!([seq, token, micros(*after), "", join_names(done_by)]));
-                }
-            }
-        }
-        batch
-    }
-
-    fn kinds(&self) -> usize {
-        [
-            self.done.len(),
-            self.delete.len(),
-            self.retry.len(),
-            self.dead.len(),
-            self.defer.len(),
-        ]
-        .iter()
-        .filter(|count| **count > 0)
-        .count()
-    }
-
-    fn failed(&self) -> usize {
-        self.retry.len() + self.dead.len()
-    }
-
-    async fn write(&self, connection: &mut SqliteConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
-        let mut applied = 0;
-        if !self.done.is_empty() {
-            let query = sqlx::query(sql.done.clone()).bind(leases_json(&self.done));
+async fn write(batch: &Batch, connection: &mut SqliteConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
+    let mut applied = 0;
+    for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
+        if !leases.is_empty() {
+            let query = sqlx::query(statement.clone()).bind(leases_json(leases));
             applied += query.execute(&mut *connection).await?.rows_affected();
         }
-        if !self.delete.is_empty() {
-            let query = sqlx::query(sql.delete.clone()).bind(leases_json(&self.delete));
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-        for (failed, update) in [(&self.retry, &sql.retry), (&self.dead, &sql.dead)] {
-            if !failed.is_empty() {
-                let rows = serde_json::to_string(failed).expect("values are always JSON");
-                sqlx::query(sql.attempts.clone())
-                    .bind(&rows)
-                    .bind(owner)
-                    .execute(&mut *connection)
-                    .await?;
-                applied += sqlx::query(update.clone())
-                    .bind(&rows)
-                    .execute(&mut *connection)
-                    .await?
-                    .rows_affected();
-            }
-        }
-        if !self.defer.is_empty() {
-            let rows = serde_json::to_string(&self.defer).expect("values are always JSON");
-            let query = sqlx::query(sql.defer.clone()).bind(rows);
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-        Ok(applied)
     }
+    for (failed, update) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
+        if !failed.is_empty() {
+            let rows = changes_json(failed);
+            let attempts = sqlx::query(sql.attempts.clone()).bind(&rows).bind(owner);
+            attempts.execute(&mut *connection).await?;
+            applied += sqlx::query(update.clone())
+                .bind(&rows)
+                .execute(&mut *connection)
+                .await?
+                .rows_affected();
+        }
+    }
+    if !batch.defer.is_empty() {
+        let query = sqlx::query(sql.defer.clone()).bind(changes_json(&batch.defer));
+        applied += query.execute(&mut *connection).await?.rows_affected();
+    }
+    Ok(applied)
 }

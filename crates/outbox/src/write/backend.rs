@@ -4,6 +4,7 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 
 use sqlx::Pool;
+use sqlx_core::transaction::TransactionManager;
 
 use crate::error::{Error, database};
 use crate::store::{Driver, NewRow, SqlStore, Store, own_pool};
@@ -18,8 +19,6 @@ pub trait Backend: Send + Sync + Sized + 'static {
     type Connection: Send;
     /// A transaction that owns its connection.
     type Transaction: DerefMut<Target = Self::Connection> + Send;
-    /// A savepoint inside of a transaction.
-    type Savepoint<'a>: DerefMut<Target = Self::Connection> + Send;
     /// The statements of the hot path.
     #[doc(hidden)]
     type Statements: fmt::Debug + Send + Sync;
@@ -32,12 +31,17 @@ pub trait Backend: Send + Sync + Sized + 'static {
     fn commit(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send;
     #[doc(hidden)]
     fn rollback(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Sets a savepoint. This and what follows is about the innermost one: a type that borrowed the connection would keep
+    /// its user out of spawned tasks (rust-lang/rust#100013).
     #[doc(hidden)]
-    fn savepoint(connection: &mut Self::Connection) -> impl Future<Output = Result<Self::Savepoint<'_>, Error>> + Send;
+    fn set_savepoint(connection: &mut Self::Connection) -> impl Future<Output = Result<(), Error>> + Send;
     #[doc(hidden)]
-    fn release(savepoint: Self::Savepoint<'_>) -> impl Future<Output = Result<(), Error>> + Send;
+    fn release_savepoint(connection: &mut Self::Connection) -> impl Future<Output = Result<(), Error>> + Send;
     #[doc(hidden)]
-    fn rollback_to(savepoint: Self::Savepoint<'_>) -> impl Future<Output = Result<(), Error>> + Send;
+    fn rollback_savepoint(connection: &mut Self::Connection) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Rolls back before the connection is used next: for a drop.
+    #[doc(hidden)]
+    fn abandon_savepoint(connection: &mut Self::Connection);
     /// Inserts chunk by chunk, all of them or none.
     #[doc(hidden)]
     fn insert(
@@ -71,7 +75,6 @@ impl<D: Driver> Backend for D {
     type Pool = Pool<D>;
     type Connection = D::Connection;
     type Transaction = sqlx::Transaction<'static, D>;
-    type Savepoint<'a> = sqlx::Transaction<'a, D>;
     type Statements = D::Sql;
 
     fn statements(table: &TableName) -> D::Sql {
@@ -92,21 +95,26 @@ impl<D: Driver> Backend for D {
         tx.rollback().await.map_err(database("rolling back"))
     }
 
-    async fn savepoint(connection: &mut D::Connection) -> Result<Self::Savepoint<'_>, Error> {
-        sqlx::Connection::begin(connection)
+    async fn set_savepoint(connection: &mut D::Connection) -> Result<(), Error> {
+        D::TransactionManager::begin(connection, None)
             .await
             .map_err(database("setting a savepoint"))
     }
 
-    async fn release(savepoint: Self::Savepoint<'_>) -> Result<(), Error> {
-        savepoint.commit().await.map_err(database("releasing a savepoint"))
+    async fn release_savepoint(connection: &mut D::Connection) -> Result<(), Error> {
+        D::TransactionManager::commit(connection)
+            .await
+            .map_err(database("releasing a savepoint"))
     }
 
-    async fn rollback_to(savepoint: Self::Savepoint<'_>) -> Result<(), Error> {
-        savepoint
-            .rollback()
+    async fn rollback_savepoint(connection: &mut D::Connection) -> Result<(), Error> {
+        D::TransactionManager::rollback(connection)
             .await
             .map_err(database("rolling back to a savepoint"))
+    }
+
+    fn abandon_savepoint(connection: &mut D::Connection) {
+        D::TransactionManager::start_rollback(connection);
     }
 
     async fn insert(

@@ -61,12 +61,7 @@ impl<D: Backend> Transaction<D> {
     /// # Errors
     /// [`Error::Database`].
     pub async fn savepoint(&mut self) -> Result<Savepoint<'_, D>, Error> {
-        let inner = D::savepoint(&mut self.inner).await?;
-        Ok(Savepoint {
-            inner,
-            parent: &mut self.staged,
-            staged: Vec::new(),
-        })
+        Savepoint::set(&mut *self.inner, &mut self.staged).await
     }
 }
 
@@ -108,21 +103,38 @@ impl<D: Backend> TxHandle<D> for Transaction<D> {
 
 /// A savepoint inside of a [`Transaction`]. Dropped, it is rolled back and its events are never delivered.
 pub struct Savepoint<'a, D: Backend> {
-    inner: D::Savepoint<'a>,
+    connection: &'a mut D::Connection,
+    /// What was published around it.
     parent: &'a mut Vec<Staged>,
     staged: Vec<Staged>,
+    /// To be rolled back when it is dropped.
+    open: bool,
 }
 
-impl<D: Backend> Savepoint<'_, D> {
+impl<'a, D: Backend> Savepoint<'a, D> {
+    async fn set(connection: &'a mut D::Connection, parent: &'a mut Vec<Staged>) -> Result<Self, Error> {
+        D::set_savepoint(connection).await?;
+        Ok(Self {
+            connection,
+            parent,
+            staged: Vec::new(),
+            open: true,
+        })
+    }
+
     /// Keeps what was done since; it shares the fate of what is around it.
     ///
     /// # Errors
     /// [`Error::Database`]; the savepoint's events are then not delivered from memory.
-    pub async fn release(self) -> Result<(), Error> {
-        let Self { inner, parent, staged } = self;
-        let mut staged = Undecided(staged);
-        D::release(inner).await?;
-        parent.append(&mut staged.0);
+    pub async fn release(mut self) -> Result<(), Error> {
+        // A release that fails, or is cancelled, may have happened: then the events are in the table if the transaction is
+        // committed all the same.
+        self.staged.iter_mut().for_each(Staged::begin_commit);
+        D::release_savepoint(self.connection).await?;
+        self.open = false;
+        self.staged.iter_mut().for_each(Staged::reopen);
+        let mut staged = std::mem::take(&mut self.staged);
+        self.parent.append(&mut staged);
         Ok(())
     }
 
@@ -130,9 +142,13 @@ impl<D: Backend> Savepoint<'_, D> {
     ///
     /// # Errors
     /// [`Error::Database`].
-    pub async fn rollback(self) -> Result<(), Error> {
-        self.staged.into_iter().for_each(Staged::rolled_back);
-        D::rollback_to(self.inner).await
+    pub async fn rollback(mut self) -> Result<(), Error> {
+        std::mem::take(&mut self.staged)
+            .into_iter()
+            .for_each(Staged::rolled_back);
+        D::rollback_savepoint(self.connection).await?;
+        self.open = false;
+        Ok(())
     }
 
     /// A savepoint inside of this one.
@@ -140,21 +156,15 @@ impl<D: Backend> Savepoint<'_, D> {
     /// # Errors
     /// [`Error::Database`].
     pub async fn savepoint(&mut self) -> Result<Savepoint<'_, D>, Error> {
-        let inner = D::savepoint(&mut self.inner).await?;
-        Ok(Savepoint {
-            inner,
-            parent: &mut self.staged,
-            staged: Vec::new(),
-        })
+        Savepoint::set(self.connection, &mut self.staged).await
     }
 }
 
-/// What a release that fails, or is cancelled, leaves behind: in the table if the transaction is committed all the same.
-struct Undecided(Vec<Staged>);
-
-impl Drop for Undecided {
+impl<D: Backend> Drop for Savepoint<'_, D> {
     fn drop(&mut self) {
-        self.0.iter_mut().for_each(Staged::begin_commit);
+        if self.open {
+            D::abandon_savepoint(self.connection);
+        }
     }
 }
 
@@ -162,13 +172,13 @@ impl<D: Backend> Deref for Savepoint<'_, D> {
     type Target = D::Connection;
 
     fn deref(&self) -> &D::Connection {
-        &self.inner
+        self.connection
     }
 }
 
 impl<D: Backend> DerefMut for Savepoint<'_, D> {
     fn deref_mut(&mut self) -> &mut D::Connection {
-        &mut self.inner
+        self.connection
     }
 }
 
@@ -184,7 +194,7 @@ impl<D: Backend> TxHandle<D> for Savepoint<'_, D> {
     type Receipt = Published;
 
     fn connection(&mut self) -> Result<&mut D::Connection, Error> {
-        Ok(&mut self.inner)
+        Ok(self.connection)
     }
 
     fn stage(&mut self, staged: Staged) -> Published {

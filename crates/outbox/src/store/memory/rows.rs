@@ -3,8 +3,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
-use super::super::admin::{Attempt, Filter, Page, Stats, Status, StatusCount, StoredEvent};
 use super::super::row::{from_micros, instant, micros};
+use super::super::{Attempt, Filter, Page, Stats, Status, StatusCount, StoredEvent};
 use super::super::{Claim, Claimed, Instant, Lease, NewRow, Purge, Purged, Settlement, Verdict, cut};
 use crate::event::{Due, Event, EventError, Headers, Parts};
 

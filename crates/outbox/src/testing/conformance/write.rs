@@ -183,24 +183,22 @@ pub async fn rows_of_a_rolled_back_savepoint_are_not_there<H: Harness>(h: &H) {
     H::Database::insert(&mut tx, &statements, &[&row(&kept[0])])
         .await
         .unwrap();
-    {
-        let mut outer = H::Database::savepoint(&mut tx).await.unwrap();
-        H::Database::insert(&mut outer, &statements, &[&row(&kept[1])])
-            .await
-            .unwrap();
-        let mut inner = H::Database::savepoint(&mut outer).await.unwrap();
-        H::Database::insert(&mut inner, &statements, &[&row(&never[0])])
-            .await
-            .unwrap();
-        H::Database::rollback_to(inner).await.unwrap();
-        H::Database::release(outer).await.unwrap();
-    }
-    {
-        let mut dropped = H::Database::savepoint(&mut tx).await.unwrap();
-        H::Database::insert(&mut dropped, &statements, &[&row(&never[1])])
-            .await
-            .unwrap();
-    }
+    H::Database::set_savepoint(&mut tx).await.unwrap();
+    H::Database::insert(&mut tx, &statements, &[&row(&kept[1])])
+        .await
+        .unwrap();
+    H::Database::set_savepoint(&mut tx).await.unwrap();
+    H::Database::insert(&mut tx, &statements, &[&row(&never[0])])
+        .await
+        .unwrap();
+    H::Database::rollback_savepoint(&mut tx).await.unwrap();
+    H::Database::release_savepoint(&mut tx).await.unwrap();
+
+    H::Database::set_savepoint(&mut tx).await.unwrap();
+    H::Database::insert(&mut tx, &statements, &[&row(&never[1])])
+        .await
+        .unwrap();
+    H::Database::abandon_savepoint(&mut tx);
     H::Database::insert(&mut tx, &statements, &[&row(&kept[2])])
         .await
         .unwrap();

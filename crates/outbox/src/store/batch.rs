@@ -1,0 +1,83 @@
+//! Settlements by kind: each kind is one statement, and each database gets the batch in the form it likes.
+
+use super::row::{join_names, micros};
+use super::{Lease, Settlement, Verdict, cut};
+
+/// Settlements by kind, with values as the columns hold them.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) done: Vec<Lease>,
+    pub(super) deleted: Vec<Lease>,
+    pub(super) retry: Vec<Change>,
+    pub(super) dead: Vec<Change>,
+    pub(super) defer: Vec<Change>,
+}
+
+/// What is written to a row that is not done. What a kind has no use for is empty.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) lease: Lease,
+    /// Microseconds from now until it is due.
+    pub(super) after: i64,
+    pub(super) error: String,
+    pub(super) done_by: Option<String>,
+}
+
+impl Batch {
+    pub(super) fn of(settlements: &[Settlement]) -> Self {
+        let mut batch = Self::default();
+        for Settlement { lease, verdict } in settlements {
+            let lease = *lease;
+            let change = |after: i64, error: &str, done_by: &[String]| Change {
+                lease,
+                after,
+                error: cut(error),
+                done_by: join_names(done_by),
+            };
+            match verdict {
+                Verdict::Done => batch.done.push(lease),
+                Verdict::DoneAndDeleted => batch.deleted.push(lease),
+                Verdict::Retry { after, error, done_by } => batch.retry.push(change(micros(*after), error, done_by)),
+                Verdict::Dead { error, done_by } => batch.dead.push(change(0, error, done_by)),
+                Verdict::Defer { after, done_by } => batch.defer.push(change(micros(*after), "", done_by)),
+            }
+        }
+        batch
+    }
+
+    /// Whether one statement writes it all, which needs no transaction around it. A failure takes two, unless the database
+    /// can chain them.
+    pub(super) fn is_one_statement(&self, failures_take_one: bool) -> bool {
+        let failed = [self.retry.len(), self.dead.len()];
+        let kinds = [self.done.len(), self.deleted.len(), self.defer.len()]
+            .into_iter()
+            .chain(failed);
+        kinds.filter(|count| *count > 0).count() == 1 && (failures_take_one || failed == [0, 0])
+    }
+}
+
+/// Leases as one JSON value, `[[seq, token], ..]`: for databases without arrays.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(super) fn leases_json<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
+    let mut json = String::from("[");
+    for lease in leases {
+        json.push_str(if json.len() > 1 { "," } else { "" });
+        json.push_str(&format!("[{},{}]", lease.seq, lease.token));
+    }
+    json.push(']');
+    json
+}
+
+/// Changes as one JSON value, `[[seq, token, after, error, done_by], ..]`.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(super) fn changes_json(changes: &[Change]) -> String {
+    let rows = changes.iter().map(
+        |Change {
+             lease,
+             after,
+             error,
+             done_by,
+         }| { serde_json::json!([lease.seq, lease.token, after, error, done_by]) },
+    );
+    rows.collect::<serde_json::Value>().to_string()
+}
