@@ -11,8 +11,11 @@ use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::hot::HotPath;
 use crate::poll::Alarm;
-use crate::service::{Health, Pulse, Services, in_time};
+use crate::service::{Health, Pulse, Services};
 use crate::store::{Lease, Store};
+
+/// How long a shutdown, at its end, tries to give events back to a database that does not answer.
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a shutdown did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,21 +106,36 @@ impl Engine {
                 .await;
         }
         self.stops.all();
+        self.services.ended().await;
         if let Some(parts) = &self.delivery {
             parts.dispatcher.queues.drain();
             let mut leases: Vec<Lease> = parts.dispatcher.in_flight.drain();
             leases.extend(parts.alarm.drain_unconfirmed());
             report.drained &= leases.is_empty();
-            for batch in leases.chunks(1000) {
-                report.released += in_time("releasing leases", self.store.release(batch)).await?;
-            }
-            if report.released > 0 {
-                tracing::info!(released = report.released, "gave events back at the shutdown");
-                in_time("notifying", self.store.notify()).await?;
-            }
+            report.released = match tokio::time::timeout(GIVE_BACK_TIMEOUT, self.give_back(&leases)).await {
+                Ok(released) => released?,
+                Err(_) => {
+                    return Err(Error::Timeout {
+                        operation: "giving events back",
+                        limit: GIVE_BACK_TIMEOUT,
+                    });
+                }
+            };
         }
-        self.services.ended().await;
         Ok(report)
+    }
+
+    /// Releases leases, and tells other nodes.
+    async fn give_back(&self, leases: &[Lease]) -> Result<u64, Error> {
+        let mut released = 0;
+        for batch in leases.chunks(1000) {
+            released += self.store.release(batch).await?;
+        }
+        if released > 0 {
+            tracing::info!(released, "gave events back at the shutdown");
+            self.store.notify().await?;
+        }
+        Ok(released)
     }
 
     async fn condition(&self, until: Instant, holds: impl Fn() -> bool) -> bool {

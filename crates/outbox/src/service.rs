@@ -94,9 +94,11 @@ struct Task {
 }
 
 /// The background tasks of an outbox.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Services {
     tracker: TaskTracker,
+    /// No task outlives this, whatever it is waiting for.
+    hard: CancellationToken,
     tasks: Arc<Mutex<BTreeMap<&'static str, Task>>>,
     /// Cancelled when a task dies.
     died: CancellationToken,
@@ -105,6 +107,16 @@ pub(crate) struct Services {
 }
 
 impl Services {
+    pub(crate) fn new(hard: CancellationToken) -> Self {
+        Self {
+            tracker: TaskTracker::new(),
+            hard,
+            tasks: Arc::default(),
+            died: CancellationToken::new(),
+            changed: Arc::default(),
+        }
+    }
+
     /// Starts a task that shows a pulse at least every `patience`, or counts as stuck.
     pub(crate) fn start<F>(&self, name: &'static str, patience: Duration, task: impl FnOnce(Pulse) -> F)
     where
@@ -120,7 +132,14 @@ impl Services {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(name, entry);
-        let running = tokio::spawn(task(pulse));
+        let (task, hard) = (task(pulse), self.hard.clone());
+        let running = tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = task => {}
+                () = hard.cancelled() => {}
+            }
+        });
         let (tasks, died, changed) = (Arc::clone(&self.tasks), self.died.clone(), Arc::clone(&self.changed));
         self.tracker.spawn(async move {
             let condition = match running.await {

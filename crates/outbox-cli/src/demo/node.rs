@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outbox::{AnyPool, Outbox, TableName};
 use sqlx::Pool;
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::database::{ShopDatabase, with_pool};
@@ -81,8 +81,6 @@ impl Node {
         log.write(&Fact::Ready)?;
         let until = Instant::now() + Duration::from_secs(self.seconds);
         let orders: Arc<str> = self.orders.as_str().into();
-        // Producers stay on this thread: the future of a savepoint is not known to be `Send`.
-        let customers = LocalSet::new();
         let mut producers = JoinSet::new();
         for number in 0..self.producers {
             let producer = Producer {
@@ -93,7 +91,7 @@ impl Node {
                 first: (self.node * self.producers + number) * NUMBERS_PER_PRODUCER,
                 poisons: self.node == 0 && number == 0,
             };
-            producers.spawn_local_on(producer.run(Duration::from_micros(self.every_us), until), &customers);
+            producers.spawn(producer.run(Duration::from_micros(self.every_us), until));
         }
         let produce = async {
             while let Some(ended) = producers.join_next().await {
@@ -105,7 +103,7 @@ impl Node {
         };
         tokio::select! {
             _ = stopped => {}
-            failed = customers.run_until(produce) => failed?,
+            failed = produce => failed?,
             () = outbox.died() => return Err(Failure::TaskDied),
         }
         outbox.shutdown().await?;

@@ -24,6 +24,24 @@ mod hot_queue_of_one_never_fails_a_publish {
     }
 }
 
+mod shutdown_ends_in_time_when_the_database_does_not_answer {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn sqlite() {
+        super::tests::shutdown_ends_in_time::<sqlx::Sqlite>("begin exclusive", "rollback").await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn postgres() {
+        let lock = "begin; lock table outbox_event in access exclusive mode";
+        super::tests::shutdown_ends_in_time::<sqlx::Postgres>(lock, "rollback").await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn mariadb() {
+        super::tests::shutdown_ends_in_time::<sqlx::MySql>("lock tables outbox_event write", "unlock tables").await;
+    }
+}
+
 mod cut_connections_lose_nothing {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn postgres() {
@@ -233,6 +251,29 @@ mod tests {
         second.shutdown().await.unwrap();
         assert_eq!(heard.count(), 10_000);
         writer.shutdown().await.unwrap();
+    }
+
+    pub(super) async fn shutdown_ends_in_time<D: SqlDatabase>(lock: &'static str, unlock: &'static str) {
+        let on = On::<D>::open("shutdown_in_time").await;
+        let heard = Heard::default();
+        let outbox = Outbox::multi_node(&on.pool)
+            .poll_interval(Duration::from_millis(20))
+            .drain_timeout(Duration::from_secs(1))
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        publish(&outbox, &on.pool, &event("Placed")).await;
+        drained(&**outbox.store()).await;
+
+        let mut blocker = on.pool.acquire().await.unwrap();
+        D::script(&mut blocker, lock.to_owned()).await.unwrap();
+        let started = std::time::Instant::now();
+        // Everything hangs: the poller in its claim, and whatever is to be given back.
+        let _ = outbox.shutdown().await;
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(!outbox.health().ready);
+        D::script(&mut blocker, unlock.to_owned()).await.unwrap();
     }
 
     pub(super) async fn exhausted_pool_of_the_application_does_not_stop_delivery<D>()

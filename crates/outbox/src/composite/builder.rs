@@ -280,8 +280,8 @@ impl<D: Backend> Builder<D> {
             telemetry.recovered.increment(recovered);
         }
 
-        let services = Services::default();
         let stops = Stops::default();
+        let services = Services::new(stops.hard.clone());
         let alarm = Arc::new(Alarm::default());
         let minute = Duration::from_secs(60);
         let settler = Settler {

@@ -127,8 +127,8 @@ impl<D: Backend> WriterBuilder<D> {
     /// library needs; [`Error::Database`].
     pub async fn build(self) -> Result<Outbox<D>, Error> {
         let (table, store) = self.writer.open().await?;
-        let services = Services::default();
         let stops = Stops::default();
+        let services = Services::new(stops.hard.clone());
         let bell = Arc::new(Bell::default());
         let notifier = Notifier {
             bell: Arc::clone(&bell),
