@@ -78,9 +78,9 @@ impl PurgePolicy {
         self
     }
 
-    /// Between runs.
+    /// Between runs. At least 10 ms.
     pub fn every(mut self, interval: Duration) -> Self {
-        self.every = interval;
+        self.every = interval.max(Duration::from_millis(10));
         self
     }
 

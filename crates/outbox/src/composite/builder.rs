@@ -150,9 +150,9 @@ impl<D: Backend> Builder<D> {
         self
     }
 
-    /// Counts events by status and type this often, for the gauges. Default: never.
+    /// Counts events by status and type this often, for the gauges. At least 100 ms. Default: never.
     pub fn gauges(mut self, every: Duration) -> Self {
-        self.gauges = Some(every);
+        self.gauges = Some(every.max(Duration::from_millis(100)));
         self
     }
 
@@ -192,9 +192,10 @@ impl<D: Backend> Builder<D> {
         self
     }
 
-    /// How long a node that has died keeps its events from the others. Renewed while it lives. Default: 30 s.
+    /// How long a node that has died keeps its events from the others. Renewed while it lives. At least 100 ms.
+    /// Default: 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
+        self.lease = lease.max(Duration::from_millis(100));
         self
     }
 

@@ -76,7 +76,8 @@ impl Subscription {
     /// Gives it a name, so that it can share its events with others. The name is stored with an event that is to be tried
     /// again: keep it from release to release.
     pub fn named(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+        // The table has one name a line.
+        self.name = Some(name.into().replace(['\n', '\r'], " "));
         self
     }
 
