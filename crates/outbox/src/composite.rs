@@ -151,7 +151,12 @@ impl<D: Backend> Outbox<D> {
     ///
     /// # Errors
     /// [`Error::Database`], [`Error::Timeout`] if events could not be given back; their leases end by themselves.
+    ///
+    /// # Cancellation
+    /// The shutdown goes on if its future is dropped.
     pub async fn shutdown(&self) -> Result<Shutdown, Error> {
-        self.engine.shutdown().await
+        let engine = Arc::clone(&self.engine);
+        let stopping = tokio::spawn(async move { engine.shutdown().await });
+        stopping.await.unwrap_or(Err(Error::Stopped))
     }
 }

@@ -19,7 +19,7 @@ use crate::settle::Outcome;
 use crate::store::{Claimed, Lease, Verdict};
 use crate::telemetry::Telemetry;
 
-pub(crate) use inflight::InFlight;
+pub(crate) use inflight::{Admission, InFlight};
 pub(crate) use queue::{Job, Queues};
 
 /// What workers, poller, hot path and lease keeper share.
@@ -53,11 +53,11 @@ impl Dispatcher {
 
     /// Queues an event that is in memory. False if there is no room.
     pub(crate) fn enqueue_hot(&self, lease: Lease, event: crate::Event, deadline: Instant) -> bool {
-        if !self.in_flight.admit(lease, deadline) {
+        let Some(admission) = self.in_flight.admit(lease, deadline) else {
             return true;
-        }
+        };
         let job = Job {
-            seq: lease.seq,
+            admission,
             event,
             attempts: 0,
             done_by: Vec::new(),
@@ -67,7 +67,7 @@ impl Dispatcher {
         };
         let queued = self.queues.push(job).is_ok();
         if !queued {
-            self.in_flight.remove([lease.seq]);
+            self.in_flight.remove(admission);
         }
         queued
     }
@@ -86,14 +86,14 @@ impl Dispatcher {
             lag,
             ..
         } = row;
-        if !self.in_flight.admit(lease, deadline) {
+        let Some(admission) = self.in_flight.admit(lease, deadline) else {
             return Ok(());
-        }
+        };
         match event {
             Ok(event) => {
                 let queued_at = Instant::now();
                 let job = Job {
-                    seq: lease.seq,
+                    admission,
                     event,
                     attempts,
                     done_by,
@@ -102,7 +102,7 @@ impl Dispatcher {
                     queued_at,
                 };
                 if self.queues.push(job).is_err() {
-                    self.in_flight.remove([lease.seq]);
+                    self.in_flight.remove(admission);
                     return Err(lease);
                 }
                 self.telemetry.cold_enqueued.increment(1);
@@ -111,18 +111,18 @@ impl Dispatcher {
                 tracing::error!(event.id = %event_id, seq = lease.seq, %error, "a row cannot be decoded, it is dead");
                 self.telemetry.dead.increment(1);
                 let error = format!("the row cannot be decoded: {error}");
-                self.settle(lease.seq, Verdict::Dead { error, done_by }).await;
+                self.settle(admission, Verdict::Dead { error, done_by }).await;
             }
         }
         Ok(())
     }
 
     /// Passes an outcome on. Waits while the settler is behind: nothing new is begun then.
-    async fn settle(&self, seq: i64, verdict: Verdict) {
+    async fn settle(&self, admission: Admission, verdict: Verdict) {
         // The settler outlives all who send to it; if it died, so does the outbox, and leases end by themselves.
-        if self.outcomes.send(Outcome { seq, verdict }).await.is_err() {
+        if self.outcomes.send(Outcome { admission, verdict }).await.is_err() {
             tracing::error!(
-                seq,
+                seq = admission.seq,
                 "an outcome was lost, because the settler has ended; the event will be delivered again"
             );
         }

@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
-use crate::hot::HotPath;
 use crate::poll::Alarm;
 use crate::service::{Health, Pulse, Services};
 use crate::store::{Lease, Store};
@@ -41,7 +40,7 @@ pub(crate) struct Stops {
 }
 
 impl Stops {
-    fn all(&self) {
+    pub(crate) fn all(&self) {
         for token in [&self.intake, &self.workers, &self.settler, &self.hard] {
             token.cancel();
         }
@@ -62,7 +61,6 @@ pub(crate) struct Engine {
 #[derive(Debug)]
 pub(crate) struct DeliveryParts {
     pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) hot: Arc<HotPath>,
     pub(crate) alarm: Arc<Alarm>,
 }
 
@@ -86,7 +84,6 @@ impl Engine {
         };
         self.stops.intake.cancel();
         if let Some(parts) = &self.delivery {
-            parts.hot.close();
             parts.dispatcher.queues.close();
             // Listeners get most of the time, what comes after them the rest.
             let listeners_until = started + self.drain_timeout.mul_f64(0.8);
@@ -106,7 +103,13 @@ impl Engine {
                 .await;
         }
         self.stops.all();
-        self.services.ended().await;
+        // A listener that blocks its thread cannot be ended; it is not waited for.
+        if tokio::time::timeout(GIVE_BACK_TIMEOUT, self.services.ended())
+            .await
+            .is_err()
+        {
+            tracing::error!("a background task of the outbox does not end; does a listener block its thread?");
+        }
         if let Some(parts) = &self.delivery {
             parts.dispatcher.queues.drain();
             let mut leases: Vec<Lease> = parts.dispatcher.in_flight.drain();

@@ -91,6 +91,9 @@ pub enum Error {
         /// What the database or the connection said.
         source: sqlx::Error,
     },
+    /// The runtime ended before the work did.
+    #[error("the async runtime has ended: keep it alive until the shutdown is done")]
+    Stopped,
     /// Something did not happen in time.
     #[error("{operation} took longer than {limit:?}")]
     Timeout {

@@ -248,6 +248,20 @@ pub enum EventError {
         /// The header, escaped.
         name: String,
     },
+    /// JSON that some databases would refuse.
+    #[error("the payload is nested {depth} levels deep; at most {max} are allowed: flatten it, or use bytes()", max = Payload::MAX_DEPTH)]
+    PayloadTooDeep {
+        /// How deep it is.
+        depth: usize,
+    },
+    /// A column in the table that cannot be read: another program wrote it.
+    #[error("the column {column} cannot be read: {reason}")]
+    Unreadable {
+        /// The column.
+        column: &'static str,
+        /// What the driver says about it.
+        reason: String,
+    },
     /// Headers in the table that are not a JSON object of strings.
     #[error("the headers are not a JSON object of strings: {source}")]
     HeadersNotJson {

@@ -1,10 +1,10 @@
 //! The hot path: committed events go from memory to the workers, without a read and without a claim.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::Utc;
+use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::Dispatcher;
 use crate::event::Due;
@@ -21,19 +21,13 @@ pub(crate) struct HotPath {
     pub(crate) alarm: Arc<Alarm>,
     /// Off: rows belong to nobody when they are born, and the poller takes them.
     pub(crate) enabled: bool,
-    pub(crate) closed: AtomicBool,
-}
-
-impl HotPath {
     /// From here on, rows are born free.
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-    }
+    pub(crate) stop: CancellationToken,
 }
 
 impl Handoff for HotPath {
     fn born(&self) -> Option<Born<'_>> {
-        if !self.enabled || self.closed.load(Ordering::Acquire) {
+        if !self.enabled || self.stop.is_cancelled() {
             return None;
         }
         // Half of the numbers, so that a token can go up forever.

@@ -31,10 +31,20 @@ impl Keeper {
                 () = hard.cancelled() => return,
                 () = tokio::time::sleep(every.min(Pulse::INTERVAL)) => {}
             }
+            self.report_depths();
             if let Err(error) = self.run_once().await {
                 tracing::error!(%error, "leases could not be renewed");
             }
         }
+    }
+
+    /// Every node has a keeper, so it is the one to tell how full the node is.
+    fn report_depths(&self) {
+        let (hot, cold) = self.dispatcher.queues.depths();
+        let telemetry = &self.dispatcher.telemetry;
+        telemetry.hot_depth.set(hot as f64);
+        telemetry.cold_depth.set(cold as f64);
+        telemetry.in_flight.set(self.dispatcher.in_flight.len() as f64);
     }
 
     /// Renews what ends within half a lease.

@@ -1,9 +1,8 @@
 //! Polling: what the hot path does not deliver is read from the table. It drains what is there, rests longer the longer
 //! there is nothing, and is woken by whoever knows of something.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -24,73 +23,129 @@ pub(crate) struct Alarm {
 
 #[derive(Debug, Default)]
 struct AlarmState {
-    due: BinaryHeap<Reverse<Instant>>,
+    due: BTreeSet<Instant>,
     /// Rows that may be ours: written here, their hand-over missed or unconfirmed.
-    unconfirmed: Vec<Lease>,
+    unconfirmed: VecDeque<Unconfirmed>,
     /// Somebody said that there is something.
     rung: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Unconfirmed {
+    lease: Lease,
+    /// Looked up in vain so often: its commit may not be visible yet, or it was rolled back.
+    tries: u32,
+    not_before: Instant,
 }
 
 impl Alarm {
     /// More would be found by an ordinary poll anyway, once their leases have ended.
     const MAX_UNCONFIRMED: usize = 20_000;
+    /// Beyond it the latest are forgotten: an ordinary poll finds those.
     const MAX_DUE: usize = 4_096;
+    /// What was not found is looked up again after so long, and then given up.
+    const AGAIN_AFTER: [Duration; 4] = [
+        Duration::from_millis(50),
+        Duration::from_millis(300),
+        Duration::from_secs(2),
+        Duration::from_secs(5),
+    ];
+
+    fn state(&self) -> MutexGuard<'_, AlarmState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// Poll now.
     pub(crate) fn ring(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).rung = true;
+        self.state().rung = true;
         self.now.notify_one();
     }
 
     /// Poll when this much time has passed.
     pub(crate) fn ring_after(&self, delay: Duration) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.due.len() < Self::MAX_DUE {
-            let soonest = state.due.peek().map(|Reverse(at)| *at);
-            let at = Instant::now() + delay;
-            state.due.push(Reverse(at));
-            if soonest.is_none_or(|soonest| at < soonest) {
-                // The poller may be asleep until later.
-                self.now.notify_one();
-            }
+        // So far away that an ordinary poll comes first.
+        let Some(at) = Instant::now().checked_add(delay) else {
+            return;
+        };
+        let mut state = self.state();
+        let soonest = state.due.first().copied();
+        state.due.insert(at);
+        if state.due.len() > Self::MAX_DUE {
+            state.due.pop_last();
+        }
+        drop(state);
+        if soonest.is_none_or(|soonest| at < soonest) {
+            // The poller may be asleep until later.
+            self.now.notify_one();
         }
     }
 
     /// Look these up, and deliver those that are there.
     pub(crate) fn look_up(&self, leases: impl IntoIterator<Item = Lease>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = Self::MAX_UNCONFIRMED.saturating_sub(state.unconfirmed.len());
-        state.unconfirmed.extend(leases.into_iter().take(room));
-        drop(state);
+        let not_before = Instant::now();
+        self.keep(leases.into_iter().map(|lease| Unconfirmed {
+            lease,
+            tries: 0,
+            not_before,
+        }));
         self.ring();
     }
 
-    fn take_rung(&self) -> bool {
-        std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).rung)
+    fn keep(&self, unconfirmed: impl IntoIterator<Item = Unconfirmed>) {
+        let mut state = self.state();
+        let room = Self::MAX_UNCONFIRMED.saturating_sub(state.unconfirmed.len());
+        state.unconfirmed.extend(unconfirmed.into_iter().take(room));
     }
 
-    fn take_unconfirmed(&self, limit: usize) -> Vec<Lease> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = limit.min(state.unconfirmed.len());
-        state.unconfirmed.drain(..count).collect()
+    /// What was not found, and may be later.
+    fn not_found(&self, unconfirmed: impl IntoIterator<Item = Unconfirmed>) {
+        for one in unconfirmed {
+            if let Some(wait) = Self::AGAIN_AFTER.get(one.tries as usize) {
+                self.keep([Unconfirmed {
+                    tries: one.tries + 1,
+                    not_before: Instant::now() + *wait,
+                    ..one
+                }]);
+                self.ring_after(*wait);
+            }
+        }
+    }
+
+    fn take_rung(&self) -> bool {
+        std::mem::take(&mut self.state().rung)
+    }
+
+    /// Up to `limit` that are to be looked up by now.
+    fn take_unconfirmed(&self, limit: usize) -> Vec<Unconfirmed> {
+        let mut state = self.state();
+        let now = Instant::now();
+        let (mut taken, mut rest) = (Vec::new(), VecDeque::new());
+        for one in state.unconfirmed.drain(..) {
+            if taken.len() < limit && one.not_before <= now {
+                taken.push(one);
+            } else {
+                rest.push_back(one);
+            }
+        }
+        state.unconfirmed = rest;
+        taken
     }
 
     pub(crate) fn drain_unconfirmed(&self) -> Vec<Lease> {
-        self.take_unconfirmed(usize::MAX)
+        self.state().unconfirmed.drain(..).map(|one| one.lease).collect()
     }
 
     /// When the next known thing is due.
     fn next_due(&self) -> Option<Instant> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.due.peek().map(|Reverse(at)| *at)
+        self.state().due.first().copied()
     }
 
     /// Forgets what is due by now.
     fn pop_due(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         let now = Instant::now();
-        while state.due.peek().is_some_and(|Reverse(at)| *at <= now) {
-            state.due.pop();
+        while state.due.first().is_some_and(|at| *at <= now) {
+            state.due.pop_first();
         }
     }
 }
@@ -227,7 +282,6 @@ impl Poller {
             let limit = self.config.batch.min(room);
             let claimed = self.claim(limit).await?;
             found += claimed;
-            self.report_depths();
             if claimed < limit {
                 break;
             }
@@ -237,28 +291,30 @@ impl Poller {
 
     /// Rows that were written here and whose hand-over was missed.
     async fn look_up(&self, limit: usize) -> Result<usize, Error> {
-        let leases = self.alarm.take_unconfirmed(limit);
-        if leases.is_empty() {
+        let unconfirmed = self.alarm.take_unconfirmed(limit);
+        if unconfirmed.is_empty() {
             return Ok(0);
         }
+        let leases: Vec<Lease> = unconfirmed.iter().map(|one| one.lease).collect();
         let margin = self.dispatcher.margin() * 2;
+        // The leases last at least this long; they are renewed from here on.
         let deadline = Instant::now() + margin;
         let rows = match in_time("looking up events", self.store.read_leased(&leases, margin)).await {
             Ok(rows) => rows,
             Err(error) => {
-                self.alarm.look_up(leases);
+                self.alarm.keep(unconfirmed);
                 return Err(error);
             }
         };
-        let found = rows.len();
+        let found: HashSet<i64> = rows.iter().map(|row| row.lease.seq).collect();
+        self.alarm
+            .not_found(unconfirmed.into_iter().filter(|one| !found.contains(&one.lease.seq)));
         for row in rows {
-            let lease = row.lease;
-            // The lease lasts at least this long; it is renewed from here on.
-            if self.dispatcher.enqueue_cold(row, deadline).await.is_err() {
+            if let Err(lease) = self.dispatcher.enqueue_cold(row, deadline).await {
                 self.alarm.look_up([lease]);
             }
         }
-        Ok(found)
+        Ok(found.len())
     }
 
     async fn claim(&mut self, limit: usize) -> Result<usize, Error> {
@@ -295,13 +351,5 @@ impl Poller {
             in_time("releasing leases", self.store.release(&no_room)).await?;
         }
         Ok(claimed)
-    }
-
-    fn report_depths(&self) {
-        let (hot, cold) = self.dispatcher.queues.depths();
-        let telemetry = &self.dispatcher.telemetry;
-        telemetry.hot_depth.set(hot as f64);
-        telemetry.cold_depth.set(cold as f64);
-        telemetry.in_flight.set(self.dispatcher.in_flight.len() as f64);
     }
 }

@@ -149,7 +149,7 @@ impl Purger {
             }
             tokio::select! {
                 () = soft.cancelled() => return,
-                result = self.run_once() => match result {
+                result = self.run_once(&pulse) => match result {
                     Ok(0) => {}
                     Ok(purged) => tracing::info!(purged, "purged finished events"),
                     Err(error) => tracing::error!(%error, "purging failed"),
@@ -159,7 +159,7 @@ impl Purger {
     }
 
     /// One run, unless another node is at it.
-    pub(crate) async fn run_once(&self) -> Result<u64, Error> {
+    pub(crate) async fn run_once(&self, pulse: &Pulse) -> Result<u64, Error> {
         // Longer than any run should take; given up at the end, and ending by itself if this node dies.
         let lease = Duration::from_secs(600);
         if !in_time("taking a named lease", self.store.lead(Self::LEASE, &self.owner, lease)).await? {
@@ -167,6 +167,7 @@ impl Purger {
         }
         let mut counted = 0;
         let result = run_once(&*self.store, &self.policy, |deleted| {
+            pulse.beat();
             self.telemetry.purged.increment(deleted - counted);
             counted = deleted;
         })

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::engine::Stops;
 use crate::error::Error;
 
 /// No statement of ours may take longer.
@@ -97,8 +98,8 @@ struct Task {
 #[derive(Debug)]
 pub(crate) struct Services {
     tracker: TaskTracker,
-    /// No task outlives this, whatever it is waiting for.
-    hard: CancellationToken,
+    /// No task outlives the hard stop, whatever it is waiting for; and none goes on when another has died.
+    stops: Stops,
     tasks: Arc<Mutex<BTreeMap<&'static str, Task>>>,
     /// Cancelled when a task dies.
     died: CancellationToken,
@@ -107,10 +108,10 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    pub(crate) fn new(hard: CancellationToken) -> Self {
+    pub(crate) fn new(stops: Stops) -> Self {
         Self {
             tracker: TaskTracker::new(),
-            hard,
+            stops,
             tasks: Arc::default(),
             died: CancellationToken::new(),
             changed: Arc::default(),
@@ -132,7 +133,7 @@ impl Services {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(name, entry);
-        let (task, hard) = (task(pulse), self.hard.clone());
+        let (task, hard) = (task(pulse), self.stops.hard.clone());
         let running = tokio::spawn(async move {
             tokio::select! {
                 biased;
@@ -140,12 +141,15 @@ impl Services {
                 () = hard.cancelled() => {}
             }
         });
-        let (tasks, died, changed) = (Arc::clone(&self.tasks), self.died.clone(), Arc::clone(&self.changed));
+        let (tasks, changed) = (Arc::clone(&self.tasks), Arc::clone(&self.changed));
+        let (died, stops) = (self.died.clone(), self.stops.clone());
         self.tracker.spawn(async move {
             let condition = match running.await {
                 Ok(()) => Condition::Stopped,
                 Err(error) => {
-                    tracing::error!(task = name, %error, "a background task of the outbox has died");
+                    tracing::error!(task = name, %error, "a background task of the outbox has died; its delivery ends");
+                    // A node that cannot finish what it takes must not keep it from the others.
+                    stops.all();
                     died.cancel();
                     Condition::Dead
                 }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Admission, Dispatcher};
 use crate::error::Error;
 use crate::poll::Alarm;
 use crate::service::{Pulse, in_time};
@@ -16,7 +16,7 @@ use crate::store::{Settlement, Store, Verdict};
 /// What became of an event, on its way to its row.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) seq: i64,
+    pub(crate) admission: Admission,
     pub(crate) verdict: Verdict,
 }
 
@@ -116,9 +116,13 @@ impl Settler {
             }
         }
         // Only now: as long as the row looks pending, nobody here may take it again.
-        self.dispatcher
+        let again = self
+            .dispatcher
             .in_flight
-            .remove(batch.iter().map(|outcome| outcome.seq));
+            .settled(batch.iter().map(|outcome| outcome.admission));
+        if !again.is_empty() {
+            self.alarm.look_up(again);
+        }
         for outcome in batch {
             if let Verdict::Retry { after, .. } | Verdict::Defer { after, .. } = &outcome.verdict {
                 self.alarm.ring_after(*after);
@@ -132,7 +136,7 @@ impl Settler {
         let mut refused = Vec::new();
         for outcome in batch {
             if let Err(error) = in_time("settling events", self.write(std::slice::from_ref(outcome))).await {
-                refused.push((outcome.seq, error));
+                refused.push((outcome.admission.seq, error));
             }
         }
         if refused.len() == batch.len() {
@@ -157,7 +161,7 @@ impl Settler {
         let settlements: Vec<Settlement> = batch
             .iter()
             .filter_map(|outcome| {
-                let lease = self.dispatcher.in_flight.lease(outcome.seq)?;
+                let lease = self.dispatcher.in_flight.settle(outcome.admission)?;
                 Some(Settlement {
                     lease,
                     verdict: outcome.verdict.clone(),

@@ -50,6 +50,9 @@ pub use view::{Attempt, Filter, Page, Stats, Status, StatusCount, StoredEvent};
 /// Stored error texts are cut here.
 pub const MAX_ERROR_CHARS: usize = 4000;
 
+/// No delay, lease or age is longer: a hundred years, beyond which calendars of databases end.
+pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
+
 /// The right to settle one delivery of a row: void as soon as somebody else takes the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {

@@ -1,6 +1,5 @@
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -28,6 +27,9 @@ use crate::store::Verdict;
 use crate::table::TableName;
 use crate::telemetry::Telemetry;
 use crate::write::{Backend, WriterHook};
+
+/// No interval is longer.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Makes an [`Outbox`] that delivers.
 #[must_use = "a builder does nothing until build() is called"]
@@ -152,7 +154,7 @@ impl<D: Backend> Builder<D> {
 
     /// Counts events by status and type this often, for the gauges. At least 100 ms. Default: never.
     pub fn gauges(mut self, every: Duration) -> Self {
-        self.gauges = Some(every.max(Duration::from_millis(100)));
+        self.gauges = Some(every.clamp(Duration::from_millis(100), DAY));
         self
     }
 
@@ -192,10 +194,10 @@ impl<D: Backend> Builder<D> {
         self
     }
 
-    /// How long a node that has died keeps its events from the others. Renewed while it lives. At least 100 ms.
+    /// How long a node that has died keeps its events from the others. Renewed while it lives. From 100 ms to a day.
     /// Default: 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.max(Duration::from_millis(100));
+        self.lease = lease.clamp(Duration::from_millis(100), DAY);
         self
     }
 
@@ -208,19 +210,19 @@ impl<D: Backend> Builder<D> {
 
     /// How long a listener may take; longer is a failed attempt. Default: 60 s.
     pub fn listener_timeout(mut self, timeout: Duration) -> Self {
-        self.listener_timeout = timeout;
+        self.listener_timeout = timeout.min(DAY);
         self
     }
 
     /// How long a shutdown may take. Default: 5 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
-        self.drain_timeout = timeout;
+        self.drain_timeout = timeout.min(DAY);
         self
     }
 
     /// The longest rest between polls, when there is nothing to do. Default: 5 s.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll.interval = interval.max(Duration::from_millis(1));
+        self.poll.interval = interval.clamp(Duration::from_millis(1), DAY);
         self.poll.min_interval = self.poll.min_interval.min(self.poll.interval);
         self
     }
@@ -240,7 +242,7 @@ impl<D: Backend> Builder<D> {
     /// How many outcomes are written at once, and how long one waits for others. Default: 500, and 1 ms.
     pub fn settle_batch(mut self, outcomes: usize, linger: Duration) -> Self {
         self.settle = settle::Config {
-            batch: outcomes.max(1),
+            batch: outcomes.clamp(1, 10_000),
             linger,
         };
         self
@@ -282,7 +284,7 @@ impl<D: Backend> Builder<D> {
         }
 
         let stops = Stops::default();
-        let services = Services::new(stops.hard.clone());
+        let services = Services::new(stops.clone());
         let alarm = Arc::new(Alarm::default());
         let minute = Duration::from_secs(60);
         let settler = Settler {
@@ -352,14 +354,14 @@ impl<D: Backend> Builder<D> {
             dispatcher: Arc::clone(&dispatcher),
             alarm: Arc::clone(&alarm),
             enabled: self.hot_path,
-            closed: AtomicBool::new(false),
+            stop: stops.intake.clone(),
         });
-        let writer = self.writer.writer(table, Arc::clone(&hot) as _);
+        let writer = self.writer.writer(table, hot);
         let engine = Engine {
             services,
             stops,
             store: Arc::clone(&store),
-            delivery: Some(DeliveryParts { dispatcher, hot, alarm }),
+            delivery: Some(DeliveryParts { dispatcher, alarm }),
             drain_timeout: self.drain_timeout,
         };
         Ok(Outbox {

@@ -128,7 +128,7 @@ impl<D: Backend> WriterBuilder<D> {
     pub async fn build(self) -> Result<Outbox<D>, Error> {
         let (table, store) = self.writer.open().await?;
         let stops = Stops::default();
-        let services = Services::new(stops.hard.clone());
+        let services = Services::new(stops.clone());
         let bell = Arc::new(Bell::default());
         let notifier = Notifier {
             bell: Arc::clone(&bell),

@@ -5,13 +5,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::inflight::Admission;
 use crate::event::Event;
 use crate::listen::Path;
 
 /// An event waiting for a worker.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) seq: i64,
+    pub(crate) admission: Admission,
     pub(crate) event: Event,
     /// Failed attempts so far.
     pub(crate) attempts: u32,
@@ -186,10 +187,14 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dispatch::InFlight;
+    use crate::store::Lease;
 
     fn job(seq: i64, path: Path) -> Job {
         Job {
-            seq,
+            admission: InFlight::default()
+                .admit(Lease { seq, token: 0 }, Instant::now())
+                .unwrap(),
             event: Event::json("x", "{}").unwrap(),
             attempts: 0,
             done_by: Vec::new(),
@@ -201,7 +206,7 @@ mod tests {
 
     async fn pop(queues: &Queues, max: usize) -> Option<Vec<i64>> {
         let jobs = queues.pop(|_| max, |_, _| true).await?;
-        Some(jobs.iter().map(|job| job.seq).collect())
+        Some(jobs.iter().map(|job| job.admission.seq).collect())
     }
 
     #[tokio::test]
@@ -222,7 +227,7 @@ mod tests {
     async fn a_full_queue_gives_the_job_back() {
         let queues = Queues::new(1, 1);
         queues.push(job(1, Path::Hot)).unwrap();
-        assert_eq!(queues.push(job(2, Path::Hot)).unwrap_err().seq, 2);
+        assert_eq!(queues.push(job(2, Path::Hot)).unwrap_err().admission.seq, 2);
         queues.push(job(3, Path::Cold)).unwrap();
         assert_eq!(queues.cold_room(), 0);
     }
@@ -244,10 +249,10 @@ mod tests {
             queues.push(job(seq, Path::Cold)).unwrap();
         }
         let odd = queues
-            .pop(|_| 3, |first, job| first.seq % 2 == job.seq % 2)
+            .pop(|_| 3, |first, job| first.admission.seq % 2 == job.admission.seq % 2)
             .await
             .unwrap();
-        assert_eq!(odd.iter().map(|job| job.seq).collect::<Vec<_>>(), [1, 3, 5]);
+        assert_eq!(odd.iter().map(|job| job.admission.seq).collect::<Vec<_>>(), [1, 3, 5]);
         assert_eq!(pop(&queues, 8).await.unwrap(), [2, 4, 6, 7, 8]);
     }
 }

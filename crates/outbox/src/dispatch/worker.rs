@@ -1,3 +1,4 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use tracing::Instrument;
 use super::guard::{Broken, guarded};
 use super::{Dispatcher, Job};
 use crate::listen::{Delivery, Failure, FailureKind, Handled, Listening};
-use crate::store::Verdict;
+use crate::retry::{Exponential, RetryPolicy};
+use crate::store::{LONGEST_DELAY, Verdict};
 
 /// Hooks get this long; they are meant to take none.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,7 +31,7 @@ impl Dispatcher {
         while let Some(mut jobs) = self.queues.pop(batch, same).await {
             let margin = self.margin();
             jobs.retain(|job| {
-                let ours = self.in_flight.start(job.seq, margin);
+                let ours = self.in_flight.start(job.admission, margin);
                 if !ours {
                     self.telemetry.leases_lost.increment(1);
                 }
@@ -37,10 +39,10 @@ impl Dispatcher {
             });
             if let [job] = &mut *jobs {
                 let verdict = self.deliver(job).await;
-                self.settle(job.seq, verdict).await;
+                self.settle(job.admission, verdict).await;
             } else if !jobs.is_empty() {
                 for (job, verdict) in jobs.iter().zip(self.deliver_batch(&jobs).await) {
-                    self.settle(job.seq, verdict).await;
+                    self.settle(job.admission, verdict).await;
                 }
             }
             // A worker that never has to wait must still let others run.
@@ -131,7 +133,7 @@ impl Dispatcher {
             None => None,
         };
         let started = Instant::now();
-        let answer = guarded(listening.listener.deliver(batch), listening.timeout).await;
+        let answer = guarded(async { listening.listener.deliver(batch).await }, listening.timeout).await;
         listening.duration.record(started.elapsed());
         let all = |failure: &dyn Fn() -> Failure| batch.iter().map(|_| Err(failure())).collect();
         match answer {
@@ -148,7 +150,7 @@ impl Dispatcher {
 
     async fn before(&self, delivery: &Delivery) -> Handled {
         for interceptor in &self.interceptors {
-            match guarded(interceptor.before(delivery), HOOK_TIMEOUT).await {
+            match guarded(async { interceptor.before(delivery).await }, HOOK_TIMEOUT).await {
                 Ok(answer) => answer?,
                 Err(Broken::Panicked(message)) => {
                     return Err(Failure::retry(format_args!("an interceptor panicked: {message}")));
@@ -161,7 +163,12 @@ impl Dispatcher {
 
     async fn after(&self, delivery: &Delivery, answer: &Handled) {
         for interceptor in self.interceptors.iter().rev() {
-            match guarded(interceptor.after(delivery, answer.as_ref().err()), HOOK_TIMEOUT).await {
+            match guarded(
+                async { interceptor.after(delivery, answer.as_ref().err()).await },
+                HOOK_TIMEOUT,
+            )
+            .await
+            {
                 Ok(()) => {}
                 Err(Broken::Panicked(panic)) => tracing::error!(panic, "an interceptor panicked after a delivery"),
                 Err(Broken::TimedOut) => tracing::error!("an interceptor took too long after a delivery"),
@@ -187,11 +194,14 @@ impl Dispatcher {
             FailureKind::Defer(after) => {
                 self.telemetry.deferred.increment(1);
                 tracing::debug!(event.id = %delivery.id(), ?after, "deferred");
-                return Verdict::Defer { after, done_by };
+                return Verdict::Defer {
+                    after: after.min(LONGEST_DELAY),
+                    done_by,
+                };
             }
             FailureKind::Permanent => None,
-            FailureKind::Retry => policy.delay(failed),
-            FailureKind::RetryAfter(after) => policy.delay(failed).map(|_| after),
+            FailureKind::Retry => ask(&**policy, failed),
+            FailureKind::RetryAfter(after) => ask(&**policy, failed).map(|_| after.min(LONGEST_DELAY)),
         };
         let (id, event_type) = (delivery.id(), delivery.event_type());
         match after {
@@ -205,6 +215,21 @@ impl Dispatcher {
                 tracing::error!(event.id = %id, event.type = %event_type, attempt = failed, error, "dead");
                 Verdict::Dead { error, done_by }
             }
+        }
+    }
+}
+
+/// Asks the retry policy, which is somebody else's code.
+fn ask(policy: &dyn RetryPolicy, failed: u32) -> Option<Duration> {
+    match catch_unwind(AssertUnwindSafe(|| policy.delay(failed))) {
+        Ok(delay) => delay.map(|delay| delay.min(LONGEST_DELAY)),
+        Err(_) => {
+            tracing::error!(
+                ?policy,
+                failed,
+                "a retry policy panicked; the default one is asked instead"
+            );
+            Exponential::default().delay(failed)
         }
     }
 }

@@ -199,6 +199,7 @@ impl EventBuilder {
             PayloadSlot::One(payload) => payload?,
         };
         payload.check_size()?;
+        payload.check_depth()?;
         let occurred_at = self.occurred_at.unwrap_or(now).trunc_subsecs(6);
         let due = due(self.available_at, self.deliver_after, occurred_at, now)?;
         Ok(Event::from_parts(Parts {

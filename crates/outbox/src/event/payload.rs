@@ -18,6 +18,9 @@ impl Payload {
     /// The largest payload, in bytes.
     pub const MAX_BYTES: usize = 1_048_576;
 
+    /// The deepest JSON, in nested arrays and objects: what the JSON check of every database takes.
+    pub const MAX_DEPTH: usize = 31;
+
     /// The bytes, whichever kind they are.
     pub fn as_bytes(&self) -> &Bytes {
         match self {
@@ -57,6 +60,33 @@ impl Payload {
         }
         Ok(())
     }
+
+    pub(crate) fn check_depth(&self) -> Result<(), EventError> {
+        match self {
+            Self::Json(json) if depth(json) > Self::MAX_DEPTH => Err(EventError::PayloadTooDeep { depth: depth(json) }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How deep valid JSON is nested.
+fn depth(json: &[u8]) -> usize {
+    let (mut deepest, mut depth, mut in_string, mut escaped) = (0_usize, 0_usize, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 impl fmt::Debug for Payload {

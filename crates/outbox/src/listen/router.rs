@@ -77,7 +77,12 @@ impl Subscription {
     /// again: keep it from release to release.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         // The table has one name a line.
-        self.name = Some(name.into().replace(['\n', '\r'], " "));
+        let name: String = name
+            .into()
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        self.name = Some(name.trim().to_owned()).filter(|name| !name.is_empty());
         self
     }
 
@@ -156,9 +161,15 @@ impl Router {
             .collect();
         let mut router = Self::default();
         for (route, name, _) in &entries {
-            let rivals: Vec<_> = entries.iter().filter(|(other, ..)| other == route).collect();
-            let twins = rivals.iter().filter(|(_, other, _)| other == name).count();
-            if twins > 1 || (name.is_none() && rivals.len() > 1) {
+            // Those that hear of the same events must differ by name: it is by the name that a retry knows who is done.
+            let share = |other: &Route| other == route || *other == Route::All || *route == Route::All;
+            let called = |name: &Option<String>| name.clone().unwrap_or_else(|| UNNAMED.to_owned());
+            let twins = entries
+                .iter()
+                .filter(|(other, rival, _)| share(other) && called(rival) == called(name))
+                .count();
+            let rivals = entries.iter().filter(|(other, ..)| other == route).count();
+            if twins > 1 || (name.is_none() && rivals > 1) {
                 let route = match route {
                     Route::Of(aggregate, event) => format!("{aggregate} {event}"),
                     Route::All => "all events".to_owned(),
@@ -257,6 +268,20 @@ mod tests {
                 .to_string()
                 .starts_with("there are two listeners named \"mail\" for Order Placed")
         );
+    }
+
+    #[test]
+    fn a_name_is_unique_among_all_that_hear_of_an_event() {
+        for name in ["audit", "listener"] {
+            let mine = Subscription::to("Order", "Placed", nothing);
+            let mine = if name == "audit" { mine.named(name) } else { mine };
+            let all = Subscription::all(name, nothing);
+            let telemetry = Telemetry::new("test");
+            assert!(
+                Router::new(vec![mine, all], Duration::from_secs(1), &telemetry).is_err(),
+                "{name}"
+            );
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, names, read_event, required};
+use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, names, read_event, read_id, required};
 use super::sql::{Dialect, Driver, SqlStore, Statement, quote};
 use super::{Attempt, Filter, Page, Purge, Purged, Stats, Status, StatusCount, StoredEvent};
 use crate::event::EventId;
@@ -93,12 +93,12 @@ fn read_stored<D: Driver>(row: &D::Row) -> Result<StoredEvent, sqlx::Error> {
     let time = |column| Ok::<_, sqlx::Error>(D::int(row, column)?.map(instant));
     Ok(StoredEvent {
         seq: required(D::int(row, 0)?)?,
-        event_id: required(D::text(row, 2)?)?,
-        event: read_event::<D>(row)?,
+        event_id: read_id::<D>(row),
+        event: read_event::<D>(row),
         status: required(D::int(row, MORE)?.and_then(Status::from_code))?,
         attempts: u32::try_from(D::int(row, 10)?.unwrap_or(0)).unwrap_or(0),
         created_at: required(time(MORE + 1)?)?,
-        available_at: required(time(13)?)?,
+        available_at: time(13)?.unwrap_or_default(),
         done_at: time(MORE + 2)?,
         dead_at: time(MORE + 3)?,
         last_error: D::text(row, MORE + 4)?,
@@ -382,7 +382,7 @@ pub(super) async fn stats<D: Driver>(store: &SqlStore<D>, at_most: u64) -> Resul
         due = D::DUE
     ));
     if let Some(row) = D::fetch(&mut connection, oldest).await?.first() {
-        let lag = required(D::int(row, 1)?)? - required(D::int(row, 0)?)?;
+        let lag = required(D::int(row, 1)?)?.saturating_sub(D::int(row, 0)?.unwrap_or(0));
         stats.oldest_lag = (lag >= 0).then(|| from_micros(lag));
     }
     Ok(stats)

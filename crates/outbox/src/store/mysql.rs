@@ -67,6 +67,9 @@ pub struct Sql {
     release: SqlStr,
 }
 
+/// The year one, in microseconds since 1970: before anything that a column can hold.
+const FIRST_INSTANT: i64 = -62_135_596_800_000_000;
+
 /// One row of an insert.
 const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, '1970-01-01' + interval ? microsecond, \
                       coalesce('1970-01-01' + interval ? microsecond, utc_timestamp(6) + interval ? microsecond), \
@@ -282,14 +285,14 @@ impl Driver for MySql {
     async fn claim(pool: &MySqlPool, sql: &Sql, claim: &Claim<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
         // Idle, which is most of the time, costs one read and no lock.
         let anything = sqlx::query(sql.anything.clone())
-            .bind(claim.from.unwrap_or(0))
+            .bind(claim.from.unwrap_or(FIRST_INSTANT))
             .bind(micros(claim.skip_recent));
         if anything.fetch_optional(pool).await?.is_none() {
             return Ok(Vec::new());
         }
         let mut tx = pool.begin().await?;
         let rows = sqlx::query(sql.claim.clone())
-            .bind(claim.from.unwrap_or(0))
+            .bind(claim.from.unwrap_or(FIRST_INSTANT))
             .bind(micros(claim.skip_recent))
             .bind(claim.limit as i64)
             .fetch_all(&mut *tx)

@@ -31,7 +31,8 @@ impl Dialect for Postgres {
     }
 
     fn micros(instant: &str) -> String {
-        format!("(extract(epoch from {instant}) * 1000000)::bigint")
+        // An infinite instant, which only another program can have written, is none.
+        format!("(case when isfinite({instant}) then (extract(epoch from {instant}) * 1000000)::bigint end)")
     }
 
     fn shift(instant: &str, micros: &str) -> String {
@@ -120,7 +121,7 @@ impl Driver for Postgres {
                 "with picked as materialized (
                    select ctid as place, (lease_until is not null) as recovered from {table}
                    where status in (0, 2)
-                     and available_at >= timestamptz 'epoch' + $1::bigint * interval '1 microsecond'
+                     and available_at >= coalesce(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', '-infinity')
                      and available_at <= now()
                      and created_at <= now() - $2::bigint * interval '1 microsecond'
                      and (lease_until is null or lease_until <= now())
@@ -209,8 +210,10 @@ impl Driver for Postgres {
     fn own_options(options: PoolOptions<Self>, connect: PgConnectOptions) -> (PoolOptions<Self>, PgConnectOptions) {
         let options = options.after_connect(|connection, _| {
             Box::pin(async move {
+                // And whatever the server's default isolation is: ours must not abort the application's transactions.
                 let settings = "set enable_seqscan = off; set enable_bitmapscan = off; \
-                                set enable_hashjoin = off; set enable_mergejoin = off";
+                                set enable_hashjoin = off; set enable_mergejoin = off; \
+                                set session characteristics as transaction isolation level read committed";
                 sqlx::raw_sql(settings).execute(connection).await?;
                 Ok(())
             })
@@ -293,7 +296,7 @@ impl Driver for Postgres {
 
     async fn claim(pool: &PgPool, sql: &Sql, claim: &Claim<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
         let rows = sqlx::query(sql.claim.clone())
-            .bind(claim.from.unwrap_or(0))
+            .bind(claim.from)
             .bind(micros(claim.skip_recent))
             .bind(claim.limit as i64)
             .bind(claim.owner)
@@ -380,7 +383,7 @@ impl Driver for Postgres {
         let mut tx = pool.begin().await?;
         let query = match statement {
             Explain::Claim => sqlx::query_scalar(explain(&sql.claim))
-                .bind(0_i64)
+                .bind(None::<i64>)
                 .bind(0_i64)
                 .bind(100_i64)
                 .bind("explain")

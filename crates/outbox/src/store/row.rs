@@ -10,7 +10,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
 use super::sql::Driver;
-use super::{Claimed, Lease};
+use super::{Claimed, LONGEST_DELAY, Lease};
 use crate::event::{Due, Event, EventError, EventId, Headers, Parts, Payload};
 
 /// An event on its way into the table.
@@ -98,7 +98,7 @@ pub(super) use bind_row;
 
 /// A duration as the databases take it.
 pub(crate) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 4)
+    i64::try_from(duration.min(LONGEST_DELAY).as_micros()).expect("a hundred years are 3e15 microseconds")
 }
 
 pub(crate) fn from_micros(micros: i64) -> Duration {
@@ -131,7 +131,8 @@ pub(super) fn columns<D: Driver>(prefix: &str) -> String {
     .join(", ")
 }
 
-/// Reads [`columns`].
+/// Reads [`columns`]. Only what the library itself writes can fail it: a row that another program wrote badly is no
+/// reason not to deliver the others.
 pub(super) fn read_claimed<D: Driver>(row: &D::Row) -> Result<Claimed, sqlx::Error> {
     let due_at = D::int(row, 13)?.unwrap_or(0);
     let now = D::int(row, 14)?.unwrap_or(0);
@@ -140,12 +141,12 @@ pub(super) fn read_claimed<D: Driver>(row: &D::Row) -> Result<Claimed, sqlx::Err
             seq: required(D::int(row, 0)?)?,
             token: required(D::int(row, 1)?)?,
         },
-        event: read_event::<D>(row)?,
-        event_id: required(D::text(row, 2)?)?,
+        event: read_event::<D>(row),
+        event_id: read_id::<D>(row),
         attempts: u32::try_from(D::int(row, 10)?.unwrap_or(0)).unwrap_or(0),
         done_by: names(D::text(row, 11)?.as_deref()),
         due_at,
-        lag: from_micros(now - due_at),
+        lag: from_micros(now.saturating_sub(due_at)),
         recovered: false,
     })
 }
@@ -154,20 +155,33 @@ pub(super) fn required<T>(value: Option<T>) -> Result<T, sqlx::Error> {
     value.ok_or_else(|| sqlx::Error::Decode("a column that is never null was null".into()))
 }
 
-/// The event of a row. The outer error is the connection's, the inner one the row's own fault.
-pub(super) fn read_event<D: Driver>(row: &D::Row) -> Result<Result<Event, EventError>, sqlx::Error> {
+pub(super) fn read_id<D: Driver>(row: &D::Row) -> String {
+    D::text(row, 2)
+        .ok()
+        .flatten()
+        .unwrap_or_else(|| "(unreadable)".to_owned())
+}
+
+/// The event of a row, or what is wrong with the row.
+pub(super) fn read_event<D: Driver>(row: &D::Row) -> Result<Event, EventError> {
+    fn readable<T>(column: &'static str, value: Result<T, sqlx::Error>) -> Result<T, EventError> {
+        value.map_err(|error| EventError::Unreadable {
+            column,
+            reason: error.to_string(),
+        })
+    }
     let raw = RawEvent {
-        id: required(D::text(row, 2)?)?,
-        event_type: required(D::text(row, 3)?)?,
-        aggregate_type: required(D::text(row, 4)?)?,
-        aggregate_id: D::text(row, 5)?,
-        tenant_id: D::text(row, 6)?,
-        json: D::text(row, 7)?,
-        bytes: D::bytes(row, 8)?,
-        headers: D::text(row, 9)?,
-        occurred_at: D::int(row, 12)?.unwrap_or(0),
+        id: readable("event_id", D::text(row, 2).and_then(required))?,
+        event_type: readable("event_type", D::text(row, 3).and_then(required))?,
+        aggregate_type: readable("aggregate_type", D::text(row, 4).and_then(required))?,
+        aggregate_id: readable("aggregate_id", D::text(row, 5))?,
+        tenant_id: readable("tenant_id", D::text(row, 6))?,
+        json: readable("payload", D::text(row, 7))?,
+        bytes: readable("payload_bytes", D::bytes(row, 8))?,
+        headers: readable("headers", D::text(row, 9))?,
+        occurred_at: readable("occurred_at", D::int(row, 12).and_then(required))?,
     };
-    Ok(raw.judge())
+    raw.judge()
 }
 
 /// A row as the database holds it, before anybody has judged it.

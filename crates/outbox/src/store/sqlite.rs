@@ -266,14 +266,14 @@ impl Driver for Sqlite {
     async fn claim(pool: &SqlitePool, sql: &Sql, claim: &Claim<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
         // Idle, which is most of the time, costs one read and no lock.
         let anything = sqlx::query(sql.anything.clone())
-            .bind(claim.from.unwrap_or(0))
+            .bind(claim.from.unwrap_or(i64::MIN))
             .bind(micros(claim.skip_recent));
         if anything.fetch_optional(pool).await?.is_none() {
             return Ok(Vec::new());
         }
         let mut tx = pool.begin_with("begin immediate").await?;
         let rows = sqlx::query(sql.claim.clone())
-            .bind(claim.from.unwrap_or(0))
+            .bind(claim.from.unwrap_or(i64::MIN))
             .bind(micros(claim.skip_recent))
             .bind(claim.limit as i64)
             .fetch_all(&mut *tx)
