@@ -74,8 +74,7 @@ impl<D: Backend> Outbox<D> {
         Builder::new(pool.pool().clone(), false)
     }
 
-    /// An outbox that only writes: something else delivers, another process, the relay, or a tool that reads the
-    /// database's log.
+    /// An outbox that only writes: something else delivers, another process, or a tool that reads the database's log.
     pub fn writer_only(pool: &impl PoolOf<D>) -> WriterBuilder<D> {
         WriterBuilder::new(pool.pool().clone())
     }

@@ -163,7 +163,7 @@ impl<E: std::error::Error> From<E> for Failure {
 /// - **Delivery** is at least once: after a crash, a lost connection or a failed answer of another listener the same event
 ///   comes again, with the same id. Answer `Ok` only when the effect is safe.
 /// - **Concurrency**: called from as many workers as there are, unless limited.
-/// - **Order**: none, unless the outbox is an ordered one.
+/// - **Order**: none.
 /// - **Cancellation**: the future is dropped when it takes longer than its timeout, and when a shutdown cannot wait any
 ///   longer; the event is then delivered again.
 /// - **Panics** are failed attempts.

@@ -217,10 +217,14 @@ impl Poller {
     /// Runs until `soft` is cancelled.
     pub(crate) async fn run(mut self, soft: CancellationToken, pulse: Pulse) {
         let mut rest = self.config.min_interval;
+        let mut failing = false;
         loop {
             match self.run_once(&soft, &pulse).await {
                 Ok(found) => {
                     pulse.beat();
+                    if std::mem::take(&mut failing) {
+                        tracing::info!("polling works again");
+                    }
                     let config = &self.config;
                     rest = if found > 0 {
                         config.min_interval
@@ -230,6 +234,7 @@ impl Poller {
                 }
                 Err(error) => {
                     self.dispatcher.telemetry.poll_errors.increment(1);
+                    failing = true;
                     tracing::error!(%error, "polling failed");
                     rest = (rest * 2).min(self.config.interval);
                 }

@@ -101,7 +101,10 @@ impl<D: Backend> Builder<D> {
         self.subscribe(Subscription::on::<T>(handler))
     }
 
-    /// Listens to an event type that has no aggregate type of its own.
+    /// Listens to an event type that has no aggregate type of its own; [`listen_to`](Self::listen_to) is for those that do.
+    ///
+    /// An event that nobody on this node listens to is dead as soon as this node takes it: give all nodes of a table the
+    /// same listeners.
     pub fn listen(self, event: impl Into<EventType>, handler: impl Handler) -> Self {
         self.listen_to(AggregateType::GLOBAL, event, handler)
     }
@@ -309,7 +312,7 @@ impl<D: Backend> Builder<D> {
         };
         services.start("lease keeper", minute, |pulse| keeper.run(stops.hard.clone(), pulse));
         if self.poller {
-            let patience = self.poll.interval * 3 + minute;
+            let patience = self.poll.interval * 2 + Duration::from_secs(10);
             let poller = Poller {
                 config: self.poll,
                 owner: owner.clone(),

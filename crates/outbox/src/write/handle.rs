@@ -16,7 +16,7 @@ use crate::store::Driver;
 /// # }
 /// ```
 ///
-/// Events go out after the commit, at least once; in no order unless the outbox is an ordered one. A publish whose future
+/// Events go out after the commit, at least once, in no order. A publish whose future
 /// is dropped has written its rows or has not, and they share the fate of the transaction.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transaction that events can be published in",

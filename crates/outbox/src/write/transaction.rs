@@ -5,7 +5,9 @@ use crate::error::Error;
 
 /// A transaction that hands its events over when it is committed.
 ///
-/// Use it as the database's own (`&mut *tx` is the connection). Dropped, it is rolled back and nothing is delivered.
+/// Use it as the database's own (`&mut *tx` is the connection), with one exception: set savepoints with
+/// [`savepoint`](Self::savepoint). One in plain SQL is not seen here, and what was published in it would be delivered
+/// although it was rolled back. Dropped, the transaction is rolled back and nothing is delivered.
 ///
 /// # Cancellation
 /// A [`commit`](Self::commit) whose future is dropped may or may not have happened; the events are then looked up in the
