@@ -42,6 +42,12 @@ mod shutdown_ends_in_time_when_the_database_does_not_answer {
     }
 }
 
+/// What `ready` observes is the loop, not the process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_not_ready_while_polls_keep_failing() {
+    tests::health_is_not_ready_while_polls_keep_failing::<sqlx::Sqlite>().await;
+}
+
 mod cut_connections_lose_nothing {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn postgres() {
@@ -62,7 +68,9 @@ mod tests {
     use outbox_tests::{Database, On, SqlDatabase, script};
     use tracing_subscriber::layer::{Context, SubscriberExt};
 
-    use crate::heard::{Answer, Heard, drained, event, publish, settled};
+    use outbox_testbed::eventually;
+
+    use crate::heard::{Answer, DEADLINE, Heard, drained, event, publish, settled};
 
     /// Warnings, as a subscriber sees them.
     #[derive(Clone, Default)]
@@ -274,6 +282,26 @@ mod tests {
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
         assert!(!outbox.health().ready);
         D::script(&mut blocker, unlock.to_owned()).await.unwrap();
+    }
+
+    pub(super) async fn health_is_not_ready_while_polls_keep_failing<D: SqlDatabase>() {
+        let on = On::<D>::open("health").await;
+        let outbox = Outbox::single_node(&on.pool)
+            .poll_interval(Duration::from_millis(50))
+            .build()
+            .await
+            .unwrap();
+        assert!(outbox.health().ready);
+        script(&on.pool, "alter table outbox_event rename to hidden").await;
+        let ready = async |ready: bool| {
+            let what = format!("ready to be {ready}");
+            eventually(&what, DEADLINE, async || (outbox.health().ready == ready).then_some(())).await;
+        };
+        ready(false).await;
+        assert_eq!(outbox.health().tasks["poller"], outbox::Condition::Stuck);
+        script(&on.pool, "alter table hidden rename to outbox_event").await;
+        ready(true).await;
+        outbox.shutdown().await.unwrap();
     }
 
     pub(super) async fn exhausted_pool_of_the_application_does_not_stop_delivery<D>()
