@@ -5,6 +5,7 @@ mod acceptance;
 mod heard;
 mod listeners;
 mod nodes;
+mod regressions;
 mod trace;
 mod trouble;
 

@@ -1,0 +1,11 @@
+//! What a hostile reviewer found, so that nobody finds it again.
+
+mod alarms;
+mod counters;
+mod ends;
+mod listeners;
+mod options;
+mod rows;
+mod sessions;
+mod settlement;
+mod slow_store;

@@ -1,0 +1,101 @@
+//! Who wakes the poller, and who must not keep it awake.
+
+crate::on_every_database! {
+    a_look_up_that_fails_rests_and_is_repeated
+    many_long_delays_do_not_hold_up_a_retry
+}
+
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use outbox::retry::Fixed;
+    use outbox::store::Status;
+    use outbox::{Event, Outbox, telemetry};
+    use outbox_testbed::eventually;
+    use outbox_tests::{Database, On, SqlDatabase, script};
+
+    use crate::heard::{Answer, DEADLINE, Heard, event, publish, settled};
+    use crate::regressions::counters::Counters;
+
+    pub(super) async fn a_look_up_that_fails_rests_and_is_repeated<D: SqlDatabase>() {
+        let on = On::<D>::open("look_up").await;
+        let heard = Heard::default();
+        let (outbox, counters) = Counters::build(
+            Outbox::single_node(&on.pool)
+                .poll_interval(Duration::from_millis(500))
+                .listen("Placed", heard.listener()),
+        );
+        let event = event("Placed");
+        let mut tx = on.pool.begin().await.unwrap();
+        let receipt = outbox.publish(&mut tx, &event).await.unwrap();
+        tx.commit().await.unwrap();
+        script(&on.pool, "alter table outbox_event rename to hidden").await;
+        receipt.committed();
+        // Time enough for a busy loop to fail a thousand times.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let errors = counters.take(telemetry::POLL_ERRORS);
+        assert!((1..30).contains(&errors), "{errors} errors");
+        script(&on.pool, "alter table hidden rename to outbox_event").await;
+        settled(&**outbox.store(), event.id(), Status::Done).await;
+        assert_eq!(heard.count(), 1);
+        outbox.shutdown().await.unwrap();
+    }
+
+    pub(super) async fn many_long_delays_do_not_hold_up_a_retry<D: Database>() {
+        let on = On::<D>::open("long_delays").await;
+        let heard = Heard::answering([Answer::Fail]);
+        let outbox = Outbox::single_node(&on.pool)
+            .poll_interval(Duration::from_secs(3600))
+            .retry(Fixed::new(Duration::from_millis(50), 5))
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        // More than the alarm remembers.
+        for _ in 0..10 {
+            let mut tx = outbox.begin(&on.pool).await.unwrap();
+            let day = Duration::from_secs(86_400);
+            let late = (0..500).map(|_| Event::builder("Placed").json("{}").deliver_after(day).build().unwrap());
+            outbox.publish_all(&mut tx, late).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        // The poller rests twice as long each time: now it is about to rest for more than two seconds.
+        tokio::time::sleep(Duration::from_millis(2800)).await;
+        publish(&outbox, &on.pool, &event("Placed")).await;
+        heard.wait(1).await;
+        let failed = Instant::now();
+        heard.wait(2).await;
+        assert!(failed.elapsed() < Duration::from_millis(1500), "{:?}", failed.elapsed());
+        outbox.shutdown().await.unwrap();
+    }
+
+    /// A commit whose future is dropped may have happened: the row is then delivered soon, not when its lease ends.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_commit_whose_future_is_dropped_is_looked_up() {
+        let on = On::<sqlx::Postgres>::open("lost_commit").await;
+        let heard = Heard::default();
+        let outbox = Outbox::single_node(&on.pool)
+            .lease(Duration::from_secs(600))
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        let mut dropped = 0;
+        for micros in (0..3000).step_by(30) {
+            let mut tx = outbox.begin(&on.pool).await.unwrap();
+            outbox.publish(&mut tx, &event("Placed")).await.unwrap();
+            match tokio::time::timeout(Duration::from_micros(micros), tx.commit()).await {
+                Ok(committed) => committed.unwrap(),
+                Err(_) => dropped += 1,
+            }
+        }
+        assert!(dropped > 0, "the first has no time at all");
+        eventually("all that is in the table to be delivered", DEADLINE, async || {
+            let rows = sqlx::query_scalar::<_, i64>("select count(*) from outbox_event");
+            let rows = usize::try_from(rows.fetch_one(&on.pool).await.unwrap()).unwrap();
+            (rows >= 100 - dropped && rows == heard.count()).then_some(())
+        })
+        .await;
+        outbox.shutdown().await.unwrap();
+    }
+}
