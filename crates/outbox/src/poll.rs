@@ -358,3 +358,49 @@ impl Poller {
         Ok(claimed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_that_is_full_forgets_what_is_due_last() {
+        let alarm = Alarm::default();
+        for n in 0..2 * Alarm::MAX_DUE as u64 {
+            alarm.ring_after(Duration::from_secs(86_400 + n));
+        }
+        assert_eq!(alarm.state().due.len(), Alarm::MAX_DUE);
+        let soon = Duration::from_millis(50);
+        alarm.ring_after(soon);
+        assert!(alarm.next_due().is_some_and(|due| due <= Instant::now() + soon));
+    }
+
+    #[test]
+    fn an_alarm_for_never_does_not_ring() {
+        let alarm = Alarm::default();
+        alarm.ring_after(Duration::MAX);
+        assert_eq!(alarm.next_due(), None);
+    }
+
+    #[test]
+    fn what_is_not_found_is_looked_up_again_a_few_times() {
+        let alarm = Alarm::default();
+        alarm.look_up([Lease { seq: 1, token: 1 }]);
+        let mut tried = 0;
+        loop {
+            // As if the time had passed.
+            alarm
+                .state()
+                .unconfirmed
+                .iter_mut()
+                .for_each(|one| one.not_before = Instant::now());
+            let taken = alarm.take_unconfirmed(10);
+            if taken.is_empty() {
+                break;
+            }
+            tried += 1;
+            alarm.not_found(taken);
+        }
+        assert_eq!(tried, 1 + Alarm::AGAIN_AFTER.len());
+    }
+}
