@@ -5,15 +5,14 @@ crate::on_every_database! {
 }
 
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
-    use outbox::retry::Fixed;
     use outbox::store::Status;
-    use outbox::{Event, Outbox, telemetry};
+    use outbox::{Outbox, telemetry};
     use outbox_testbed::eventually;
-    use outbox_tests::{Database, On, SqlDatabase, script};
+    use outbox_tests::{On, SqlDatabase, script};
 
-    use crate::heard::{Answer, DEADLINE, Heard, event, publish, settled};
+    use crate::heard::{DEADLINE, Heard, event, settled};
     use crate::regressions::counters::Counters;
 
     pub(super) async fn a_look_up_that_fails_rests_and_is_repeated<D: SqlDatabase>() {
