@@ -6,6 +6,7 @@ crate::on_every_database! {
     undecodable_row_is_dead_and_others_flow_on
     panic_is_a_failed_attempt_and_the_worker_lives_on
     timeout_is_a_failed_attempt
+    limit_of_a_listener_is_kept
     named_listeners_run_again_only_where_they_have_not_succeeded
     batch_listener_answers_for_each
     receipt_delivers_and_a_rolled_back_savepoint_does_not
@@ -15,6 +16,7 @@ crate::on_every_database! {
 }
 
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
@@ -24,7 +26,7 @@ mod tests {
     use outbox::{Delivery, Event, Failure, Handled, Listener, Outbox, Path, Subscription};
     use outbox_tests::{Database, On, SqlDatabase};
 
-    use crate::heard::{Answer, Heard, event, publish, settled};
+    use crate::heard::{Answer, Heard, drained, event, publish, settled};
 
     pub(super) async fn permanent_is_dead_at_once<D: Database>() {
         let on = On::<D>::open("permanent").await;
@@ -113,6 +115,41 @@ mod tests {
             (1, Some("the listener took longer than 100ms"))
         );
         outbox.shutdown().await.unwrap();
+    }
+
+    pub(super) async fn limit_of_a_listener_is_kept<D: Database>() {
+        let on = On::<D>::open("limit").await;
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let listener = {
+            let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+            move |_: Delivery| {
+                let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+                async move {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    // Others get their chance to come in.
+                    for _ in 0..50 {
+                        tokio::task::yield_now().await;
+                    }
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                }
+            }
+        };
+        let outbox = Outbox::single_node(&on.pool)
+            .workers(8)
+            .subscribe(Subscription::to("__GLOBAL__", "Placed", listener).at_once(2))
+            .build()
+            .await
+            .unwrap();
+        let mut tx = outbox.begin(&on.pool).await.unwrap();
+        outbox
+            .publish_all(&mut tx, (0..100).map(|_| event("Placed")))
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+        drained(&**outbox.store()).await;
+        outbox.shutdown().await.unwrap();
+        assert_eq!(most.load(Ordering::SeqCst), 2, "as many as allowed, and no more");
     }
 
     pub(super) async fn named_listeners_run_again_only_where_they_have_not_succeeded<D: Database>() {

@@ -26,6 +26,14 @@ crate::on_every_database! {
     idle_outbox_makes_one_query_per_poll_interval
 }
 
+/// A process that only writes wakes one that delivers, long before its next poll.
+mod commit_elsewhere_wakes_the_poller {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn postgres() {
+        super::tests::commit_elsewhere_wakes_the_poller().await;
+    }
+}
+
 mod memory_does_not_grow_with_the_backlog {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn postgres() {
@@ -142,6 +150,26 @@ mod tests {
             "the statements of the start were counted, so the counter counts"
         );
         child.end().await;
+    }
+
+    pub(super) async fn commit_elsewhere_wakes_the_poller() {
+        let on = On::<sqlx::Postgres>::open("notification").await;
+        let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
+        let heard = Heard::default();
+        let outbox = Outbox::multi_node(&on.pool)
+            .poll_interval(Duration::from_secs(3600))
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        // It rests twice as long each time: from now on, for five seconds and more.
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let started = std::time::Instant::now();
+        publish(&writer, &on.pool, &event("Placed")).await;
+        heard.wait(1).await;
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+        outbox.shutdown().await.unwrap();
+        writer.shutdown().await.unwrap();
     }
 
     pub(super) async fn memory_does_not_grow_with_the_backlog() {
