@@ -33,6 +33,8 @@ pub(crate) struct Dispatcher {
     pub(crate) outcomes: mpsc::Sender<Outcome>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) lease: Duration,
+    /// Held from before a claim until its rows are admitted: whoever has it knows of every row that is ours.
+    pub(crate) claiming: tokio::sync::Mutex<()>,
     /// What delivered rows turn into.
     pub(crate) done: Verdict,
 }
@@ -72,11 +74,11 @@ impl Dispatcher {
         queued
     }
 
-    /// Queues a row that is ours. What cannot be decoded is settled at once.
+    /// Queues a row that is ours and admitted. What cannot be decoded is settled at once.
     ///
     /// # Errors
     /// The lease, if there is no room.
-    pub(crate) async fn enqueue_cold(&self, row: Claimed, deadline: Instant) -> Result<(), Lease> {
+    pub(crate) async fn enqueue_cold(&self, admission: Admission, row: Claimed) -> Result<(), Lease> {
         let Claimed {
             lease,
             event,
@@ -86,9 +88,6 @@ impl Dispatcher {
             lag,
             ..
         } = row;
-        let Some(admission) = self.in_flight.admit(lease, deadline) else {
-            return Ok(());
-        };
         match event {
             Ok(event) => {
                 let queued_at = Instant::now();

@@ -315,7 +315,9 @@ impl Poller {
         self.alarm
             .not_found(unconfirmed.into_iter().filter(|one| !found.contains(&one.lease.seq)));
         for row in rows {
-            if let Err(lease) = self.dispatcher.enqueue_cold(row, deadline).await {
+            if let Some(admission) = self.dispatcher.in_flight.admit(row.lease, deadline)
+                && let Err(lease) = self.dispatcher.enqueue_cold(admission, row).await
+            {
                 self.alarm.look_up([lease]);
             }
         }
@@ -332,6 +334,7 @@ impl Poller {
             skip_recent: self.config.skip_recent,
             from,
         };
+        let claiming = self.dispatcher.claiming.lock().await;
         // Measured before the database starts the lease by its own clock, so ours ends first.
         let started = Instant::now();
         let rows = in_time("claiming events", self.store.claim(&claim)).await?;
@@ -342,12 +345,17 @@ impl Poller {
             self.sweep.claimed_up_to(last.due_at);
         }
         let claimed = rows.len();
+        let recovered = rows.iter().filter(|row| row.recovered).count();
+        self.dispatcher.telemetry.recovered.increment(recovered as u64);
+        let admitted: Vec<_> = rows
+            .into_iter()
+            .filter_map(|row| Some((self.dispatcher.in_flight.admit(row.lease, started + lease)?, row)))
+            .collect();
+        // Not while queueing, which may wait for the settler, which may wait for this.
+        drop(claiming);
         let mut no_room = Vec::new();
-        for row in rows {
-            if row.recovered {
-                self.dispatcher.telemetry.recovered.increment(1);
-            }
-            if let Err(lease) = self.dispatcher.enqueue_cold(row, started + lease).await {
+        for (admission, row) in admitted {
+            if let Err(lease) = self.dispatcher.enqueue_cold(admission, row).await {
                 no_room.push(lease);
             }
         }

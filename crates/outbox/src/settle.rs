@@ -1,5 +1,6 @@
 //! Settling: outcomes are gathered and written in batches, one statement per kind. This is where the throughput is.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::dispatch::{Admission, Dispatcher};
 use crate::error::Error;
 use crate::poll::Alarm;
 use crate::service::{Pulse, in_time};
-use crate::store::{Settlement, Store, Verdict};
+use crate::store::{Lease, Settlement, Store, Verdict};
 
 /// What became of an event, on its way to its row.
 #[derive(Debug)]
@@ -156,27 +157,42 @@ impl Settler {
         );
     }
 
+    /// Writes outcomes, each under the lease that its event has at this moment.
     async fn write(&self, batch: &[Outcome]) -> Result<(), Error> {
-        // With the lease of this moment: it may have been taken anew since the delivery began.
-        let settlements: Vec<Settlement> = batch
-            .iter()
-            .filter_map(|outcome| {
-                let lease = self.dispatcher.in_flight.settle(outcome.admission)?;
-                Some(Settlement {
-                    lease,
-                    verdict: outcome.verdict.clone(),
+        let in_flight = &self.dispatcher.in_flight;
+        let mut batch: Vec<&Outcome> = batch.iter().collect();
+        loop {
+            let settlements: Vec<Settlement> = batch
+                .iter()
+                .filter_map(|outcome| {
+                    let lease = in_flight.settle(outcome.admission)?;
+                    Some(Settlement {
+                        lease,
+                        verdict: outcome.verdict.clone(),
+                    })
                 })
-            })
-            .collect();
-        let settled = self.store.settle(&self.owner, &settlements).await?;
-        let stale = settled.stale + (batch.len() - settlements.len()) as u64;
-        if stale > 0 {
-            self.dispatcher.telemetry.settle_stale.increment(stale);
-            tracing::warn!(
-                stale,
-                "outcomes were refused, because somebody else has taken the events since"
-            );
+                .collect();
+            let settled = self.store.settle(&self.owner, &settlements).await?;
+            let stale = settled.stale + (batch.len() - settlements.len()) as u64;
+            if stale == 0 {
+                return Ok(());
+            }
+            // It may be this node that has taken them: a lease that ended while nothing could be written, and a claim whose
+            // rows were not admitted yet. They are written under the new lease then, and not delivered again.
+            drop(self.dispatcher.claiming.lock().await);
+            let before: HashMap<i64, Lease> = settlements.iter().map(|one| (one.lease.seq, one.lease)).collect();
+            batch.retain(|outcome| {
+                let held = in_flight.settle(outcome.admission);
+                held.is_some_and(|lease| before.get(&lease.seq).is_some_and(|used| *used != lease))
+            });
+            if batch.is_empty() {
+                self.dispatcher.telemetry.settle_stale.increment(stale);
+                tracing::warn!(
+                    stale,
+                    "outcomes were refused, because somebody else has taken the events since"
+                );
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }

@@ -279,6 +279,7 @@ impl<D: Backend> Builder<D> {
             outcomes,
             telemetry: Arc::clone(&telemetry),
             lease: self.lease,
+            claiming: tokio::sync::Mutex::default(),
             done: self.done,
         });
         if self.alone {

@@ -25,7 +25,7 @@ mod tests {
 
     /// Claimed again before the answer to its settlement is here, an event must not be forgotten until its lease ends.
     pub(super) async fn an_event_deferred_by_nothing_does_not_rest_for_a_lease<D: Database>() {
-        const LEASE: Duration = Duration::from_secs(20);
+        const LEASE: Duration = Duration::from_secs(600);
         let on = On::<D>::open("zero_delay").await;
         let seen: Arc<Mutex<HashMap<EventId, Vec<Instant>>>> = Arc::default();
         let listener = {
@@ -171,6 +171,25 @@ mod tests {
         outbox.shutdown().await.unwrap();
         let most: Vec<_> = calls.lock().unwrap().values().map(|(_, most)| *most).collect();
         assert_eq!(most, [1; 3], "one event with two workers at once");
+    }
+
+    /// Nothing can be written until the lease has ended and this very node has claimed the row again.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_outage_longer_than_the_lease_does_not_run_the_listener_again() {
+        let on = On::<sqlx::Postgres>::open("outage").await;
+        let pool = Pool::new(&on.pool, Fault::Outage);
+        let heard = Heard::default();
+        let outbox = Outbox::multi_node(&pool)
+            .lease(Duration::from_secs(1))
+            .poll_interval(POLL)
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        let id = publish(&outbox, &pool, &event("Placed")).await;
+        let row = settled(&**outbox.store(), &id, Status::Done).await;
+        outbox.shutdown().await.unwrap();
+        assert_eq!((heard.count(), row.attempts), (1, 0));
     }
 
     /// The settlement is in the table, and its answer comes later than that of the next claim.

@@ -1,7 +1,7 @@
 //! PostgreSQL whose settlements go wrong.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outbox::store::{
@@ -20,6 +20,9 @@ pub(super) enum Fault {
     LostAnswerOnce,
     /// The first settlement panics.
     PanicOnce,
+    /// Nothing can be written about an event until its lease has ended and it is claimed again; and the claim is answered
+    /// long after it has happened.
+    Outage,
 }
 
 #[derive(Clone, Debug)]
@@ -27,6 +30,7 @@ pub(super) struct Pool {
     pool: sqlx::PgPool,
     fault: Fault,
     settlements: Arc<AtomicUsize>,
+    claimed: Arc<AtomicBool>,
 }
 
 impl Pool {
@@ -35,6 +39,7 @@ impl Pool {
             pool: pool.clone(),
             fault,
             settlements: Arc::default(),
+            claimed: Arc::default(),
         }
     }
 }
@@ -125,7 +130,13 @@ impl Store for SlowStore {
     }
 
     async fn claim(&self, claim: &Claim<'_>) -> Result<Vec<Claimed>, Error> {
-        self.0.claim(claim).await
+        let rows = self.0.claim(claim).await?;
+        if matches!(self.1.fault, Fault::Outage) && !rows.is_empty() {
+            self.1.claimed.store(true, Ordering::SeqCst);
+            // Longer than the settler waits between two tries.
+            tokio::time::sleep(Duration::from_millis(2500)).await;
+        }
+        Ok(rows)
     }
 
     async fn read_leased(&self, leases: &[Lease], at_least: Duration) -> Result<Vec<Claimed>, Error> {
@@ -138,22 +149,23 @@ impl Store for SlowStore {
             Fault::PanicOnce if first => panic!("the store panicked on purpose"),
             Fault::LostAnswerOnce if first => {
                 self.0.settle(owner, settlements).await?;
-                Err(Error::Database {
-                    operation: "settling events",
-                    source: sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()),
-                })
+                Err(lost_connection())
             }
+            Fault::Outage if !self.1.claimed.load(Ordering::SeqCst) => Err(lost_connection()),
             Fault::LateAnswers => {
                 let settled = self.0.settle(owner, settlements).await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 settled
             }
-            Fault::PanicOnce | Fault::LostAnswerOnce => self.0.settle(owner, settlements).await,
+            Fault::PanicOnce | Fault::LostAnswerOnce | Fault::Outage => self.0.settle(owner, settlements).await,
         }
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, Error> {
-        self.0.renew(leases, lease).await
+        match self.1.fault {
+            Fault::Outage => Err(lost_connection()),
+            _ => self.0.renew(leases, lease).await,
+        }
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<u64, Error> {
@@ -206,5 +218,12 @@ impl Store for SlowStore {
 
     async fn explain(&self, statement: Explain) -> Result<String, Error> {
         self.0.explain(statement).await
+    }
+}
+
+fn lost_connection() -> Error {
+    Error::Database {
+        operation: "talking to the database",
+        source: sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()),
     }
 }
