@@ -6,7 +6,6 @@ mod heard;
 mod listeners;
 mod nodes;
 mod regressions;
-mod trace;
 mod trouble;
 
 /// Makes a module for a test, with one case for each database: `commit_and_fast_path::postgres` and so on.

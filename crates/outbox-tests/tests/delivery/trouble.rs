@@ -6,24 +6,6 @@ crate::on_every_database! {
     exhausted_pool_of_the_application_does_not_stop_delivery
 }
 
-mod hot_queue_of_one_never_fails_a_publish {
-    // Logs and metrics are caught on the test's own thread.
-    #[tokio::test]
-    async fn sqlite() {
-        super::tests::hot_queue_of_one_never_fails_a_publish::<sqlx::Sqlite>().await;
-    }
-
-    #[tokio::test]
-    async fn postgres() {
-        super::tests::hot_queue_of_one_never_fails_a_publish::<sqlx::Postgres>().await;
-    }
-
-    #[tokio::test]
-    async fn mariadb() {
-        super::tests::hot_queue_of_one_never_fails_a_publish::<sqlx::MySql>().await;
-    }
-}
-
 mod shutdown_ends_in_time_when_the_database_does_not_answer {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn sqlite() {
@@ -58,99 +40,16 @@ mod cut_connections_lose_nothing {
 }
 
 mod tests {
-    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
     use outbox::retry::Fixed;
     use outbox::store::Status;
-    use outbox::{Delivery, Event, Outbox, telemetry};
+    use outbox::{Delivery, Event, Outbox};
     use outbox_tests::{Database, On, SqlDatabase, script};
-    use tracing_subscriber::layer::{Context, SubscriberExt};
 
     use outbox_testbed::eventually;
 
     use crate::heard::{Answer, DEADLINE, Heard, drained, event, publish, settled};
-
-    /// Warnings, as a subscriber sees them.
-    #[derive(Clone, Default)]
-    struct Warnings(Arc<Mutex<Vec<String>>>);
-
-    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Warnings {
-        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-            struct Message(String);
-            impl tracing::field::Visit for Message {
-                fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                    if field.name() == "message" {
-                        self.0 = format!("{value:?}");
-                    }
-                }
-            }
-            if *event.metadata().level() == tracing::Level::WARN {
-                let mut message = Message(String::new());
-                event.record(&mut message);
-                self.0.lock().unwrap().push(message.0);
-            }
-        }
-    }
-
-    pub(super) async fn hot_queue_of_one_never_fails_a_publish<D: Database>() {
-        let on = On::<D>::open("hot_queue_of_one").await;
-        let warnings = Warnings::default();
-        let _logs = tracing::subscriber::set_default(tracing_subscriber::registry().with(warnings.clone()));
-        let recorder = DebuggingRecorder::new();
-        let snapshots = recorder.snapshotter();
-        let _metrics = metrics::set_default_local_recorder(&recorder);
-
-        let heard = Heard::default();
-        let slow = {
-            let heard = heard.clone();
-            move |delivery: Delivery| {
-                let heard = heard.clone();
-                async move {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                    outbox::Handler::handle(&heard.listener(), delivery).await
-                }
-            }
-        };
-        let outbox = Outbox::single_node(&on.pool)
-            .hot_capacity(1)
-            .workers(1)
-            .listen("Placed", slow)
-            .build()
-            .await
-            .unwrap();
-        for _ in 0..20 {
-            let mut tx = outbox.begin(&on.pool).await.unwrap();
-            outbox
-                .publish_all(&mut tx, (0..5).map(|_| event("Placed")))
-                .await
-                .unwrap();
-            tx.commit().await.unwrap();
-        }
-        heard.wait(100).await;
-        drained(&**outbox.store()).await;
-        outbox.shutdown().await.unwrap();
-        assert_eq!(heard.count(), 100, "each once");
-        assert!(
-            warnings
-                .0
-                .lock()
-                .unwrap()
-                .iter()
-                .any(|one| one.contains("the hot queue is full")),
-            "a warning is logged"
-        );
-        let dropped = snapshots
-            .snapshot()
-            .into_vec()
-            .into_iter()
-            .find_map(|(key, _, _, value)| (key.key().name() == telemetry::HOT_DROPPED).then_some(value));
-        assert!(
-            matches!(dropped, Some(DebugValue::Counter(1..))),
-            "a metric is counted: {dropped:?}"
-        );
-    }
 
     pub(super) async fn status_update_that_fails_does_not_run_the_listener_again<D>()
     where
