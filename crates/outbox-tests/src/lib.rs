@@ -22,6 +22,12 @@ pub trait Database: Backend<Pool: PoolOf<Self>> {
     /// For another process to open the same database.
     fn url(guard: &Self::Guard) -> String;
 
+    /// How many lanes each node has that has any.
+    fn lane_owners(pool: &Self::Pool) -> impl Future<Output = Vec<i64>> + Send;
+
+    /// How many attempts have failed in all.
+    fn failed_attempts(pool: &Self::Pool) -> impl Future<Output = usize> + Send;
+
     /// Writes headers past the library.
     fn overwrite_headers(pool: &Self::Pool, id: &EventId, headers: &str) -> impl Future<Output = ()> + Send;
 }
@@ -82,6 +88,14 @@ impl Database for Memory {
         unreachable!("no other process sees this one's memory")
     }
 
+    async fn lane_owners(_: &MemoryPool) -> Vec<i64> {
+        unreachable!("no other process sees this one's memory")
+    }
+
+    async fn failed_attempts(_: &MemoryPool) -> usize {
+        unreachable!("no other process sees this one's memory")
+    }
+
     async fn overwrite_headers(pool: &MemoryPool, id: &EventId, headers: &str) {
         assert!(pool.overwrite_headers(&TableName::default(), id, headers));
     }
@@ -98,6 +112,14 @@ impl Database for Postgres {
 
     fn url(guard: &TestDatabase) -> String {
         guard.url().to_owned()
+    }
+
+    async fn lane_owners(pool: &PgPool) -> Vec<i64> {
+        lane_owners(pool).await
+    }
+
+    async fn failed_attempts(pool: &PgPool) -> usize {
+        failed_attempts(pool).await
     }
 
     async fn overwrite_headers(pool: &PgPool, id: &EventId, headers: &str) {
@@ -120,6 +142,14 @@ impl Database for MySql {
         guard.url().to_owned()
     }
 
+    async fn lane_owners(pool: &MySqlPool) -> Vec<i64> {
+        lane_owners(pool).await
+    }
+
+    async fn failed_attempts(pool: &MySqlPool) -> usize {
+        failed_attempts(pool).await
+    }
+
     async fn overwrite_headers(pool: &MySqlPool, id: &EventId, headers: &str) {
         let query = sqlx::query("update outbox_event set headers = ? where event_id = ?");
         let result = query.bind(headers).bind(id.as_str()).execute(pool).await;
@@ -140,6 +170,14 @@ impl Database for Sqlite {
 
     fn url(guard: &TestDatabase) -> String {
         guard.url().to_owned()
+    }
+
+    async fn lane_owners(pool: &Pool<Sqlite>) -> Vec<i64> {
+        lane_owners(pool).await
+    }
+
+    async fn failed_attempts(pool: &Pool<Sqlite>) -> usize {
+        failed_attempts(pool).await
     }
 
     async fn overwrite_headers(pool: &Pool<Sqlite>, id: &EventId, headers: &str) {
@@ -165,4 +203,26 @@ pub async fn script<D: SqlDatabase>(pool: &Pool<D>, sql: &str) {
     D::script(&mut connection, sql.to_owned())
         .await
         .unwrap_or_else(|error| panic!("{error}: {sql}"));
+}
+
+async fn lane_owners<D: Driver>(pool: &Pool<D>) -> Vec<i64> {
+    counts(
+        pool,
+        "select count(*) from outbox_event_lane where owner is not null group by owner",
+    )
+    .await
+}
+
+async fn failed_attempts<D: Driver>(pool: &Pool<D>) -> usize {
+    let count = counts(pool, "select count(*) from outbox_event_attempt").await;
+    usize::try_from(count[0]).expect("a count is not negative")
+}
+
+async fn counts<D: Driver>(pool: &Pool<D>, sql: &str) -> Vec<i64> {
+    let mut connection = pool.acquire().await.expect("the database answers");
+    let rows = D::fetch(&mut connection, outbox::store::Statement::plain(sql)).await;
+    let rows = rows.unwrap_or_else(|error| panic!("{error}: {sql}"));
+    rows.iter()
+        .map(|row| D::int(row, 0).expect("a number").unwrap_or(0))
+        .collect()
 }

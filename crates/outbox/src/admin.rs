@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::event::EventId;
 use crate::purge::{self, PurgePolicy};
 use crate::service::in_time;
-use crate::store::{Attempt, Filter, Page, Stats, Status, Store, StoredEvent};
+use crate::store::{Attempt, BlockedKey, Filter, Page, Stats, Status, Store, StoredEvent};
 
 /// Events per step of an action on many.
 const STEP: usize = 500;
@@ -75,6 +75,21 @@ impl Admin {
     pub async fn discard(&self, filter: &Filter, progress: impl FnMut(u64)) -> Result<u64, Error> {
         self.in_steps(progress, async |limit| self.store.discard(filter, limit).await)
             .await
+    }
+
+    /// Keys whose events wait, because one of them failed or is dead, in the order of those events.
+    pub async fn blocked_keys(&self, page: Page) -> Result<Vec<BlockedKey>, Error> {
+        in_time("reading blocked keys", self.store.blocked_keys(page)).await
+    }
+
+    /// Lets a key go on: with the event that failed, at once; or, if that is dead, with the one after it. False if the key
+    /// was not blocked.
+    pub async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error> {
+        let unblocked = in_time("unblocking a key", self.store.unblock_key(aggregate_type, aggregate_id)).await?;
+        if unblocked {
+            in_time("notifying", self.store.notify()).await?;
+        }
+        Ok(unblocked)
     }
 
     /// Purges once; `progress` hears how many so far.

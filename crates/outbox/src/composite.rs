@@ -13,7 +13,7 @@ use crate::service::Health;
 use crate::store::Store;
 use crate::write::{Backend, PoolOf, Transaction, TxHandle, Writer};
 
-pub use builder::Builder;
+pub use builder::{Builder, Ordered, Unordered};
 pub use writer_builder::WriterBuilder;
 
 /// The outbox of one database: publishes in the caller's transaction and delivers after the commit. Cheap to clone;
@@ -72,6 +72,13 @@ impl<D: Backend> Outbox<D> {
     /// An outbox that several nodes deliver from. What a node leaves behind is taken over when its leases end.
     pub fn multi_node(pool: &impl PoolOf<D>) -> Builder<D> {
         Builder::new(pool.pool().clone(), false)
+    }
+
+    /// An outbox that delivers the events of each aggregate in the order they were written, one at a time, from any number of
+    /// nodes; those of different aggregates at once, as many as there are workers. A failed event holds back only its own
+    /// aggregate. See [the page on order](crate::order).
+    pub fn ordered(pool: &impl PoolOf<D>) -> Builder<D, Ordered> {
+        Builder::ordered(pool.pool().clone())
     }
 
     /// An outbox that only writes: something else delivers, another process, or a tool that reads the database's log.

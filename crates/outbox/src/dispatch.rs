@@ -2,11 +2,12 @@
 
 mod guard;
 mod inflight;
+mod lines;
 mod queue;
 mod worker;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -16,16 +17,26 @@ use crate::intercept::Interceptor;
 use crate::listen::{Path, Router};
 use crate::retry::RetryPolicy;
 use crate::settle::Outcome;
-use crate::store::{Claimed, Lease, Verdict};
+use crate::store::{Claimed, Lease, Ownership, Verdict};
 use crate::telemetry::Telemetry;
 
 pub(crate) use inflight::{Admission, InFlight};
+use lines::Place;
+pub(crate) use lines::{Lines, key};
 pub(crate) use queue::{Job, Queues};
 
 /// What workers, poller, hot path and lease keeper share.
 pub(crate) struct Dispatcher {
     pub(crate) queues: Queues,
     pub(crate) in_flight: InFlight,
+    /// Events of one key, in order. Empty where there is none.
+    pub(crate) lines: Lines,
+    /// How cold rows are owned.
+    pub(crate) ownership: Ownership,
+    /// The name under which this node owns lanes.
+    pub(crate) member: Mutex<Arc<str>>,
+    /// A dead event keeps its key from going on.
+    pub(crate) parks: bool,
     pub(crate) router: Router,
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
     pub(crate) retry: Arc<dyn RetryPolicy>,
@@ -114,6 +125,81 @@ impl Dispatcher {
             }
         }
         Ok(())
+    }
+
+    /// Puts a row that is ours and admitted in the line of its key; one without a key is queued. False if there is no place
+    /// for it now.
+    pub(crate) async fn enqueue_in_order(&self, admission: Admission, lane: u8, row: Claimed) -> bool {
+        let Some(key) = row.event.as_ref().ok().and_then(key) else {
+            return self.enqueue_cold(admission, row).await.is_ok();
+        };
+        let Claimed {
+            event: Ok(event),
+            attempts,
+            done_by,
+            lag,
+            ..
+        } = row
+        else {
+            return false;
+        };
+        let job = Job {
+            admission,
+            event,
+            attempts,
+            done_by,
+            path: Path::Cold,
+            lag,
+            queued_at: Instant::now(),
+        };
+        match self.lines.stand(key, lane, job) {
+            Place::First(job) => self.deliver_next(job),
+            Place::Waits => self.telemetry.cold_enqueued.increment(1),
+            Place::None(job) => {
+                self.in_flight.remove(job.admission);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Queues the first of a line. There is room for every one of them; only a shutdown closes the queue.
+    fn deliver_next(&self, job: Job) {
+        self.telemetry.cold_enqueued.increment(1);
+        if let Err(job) = self.queues.push(job) {
+            self.let_go(job.admission);
+        }
+    }
+
+    /// An event that was not begun is no longer ours to deliver.
+    pub(crate) fn let_go(&self, admission: Admission) {
+        self.in_flight.remove(admission);
+        self.left(admission, false);
+    }
+
+    /// What comes after an event in its line.
+    pub(crate) fn left(&self, admission: Admission, delivered: bool) {
+        if self.ownership != Ownership::Keys {
+            return;
+        }
+        let next = self.lines.leave(admission.seq, delivered);
+        for job in next.dropped {
+            self.in_flight.remove(job.admission);
+        }
+        if let Some(job) = next.first {
+            self.deliver_next(job);
+        }
+    }
+
+    pub(crate) fn member(&self) -> Arc<str> {
+        Arc::clone(&self.member.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_member(&self, member: &str) {
+        let mut known = self.member.lock().unwrap_or_else(PoisonError::into_inner);
+        if **known != *member {
+            *known = member.into();
+        }
     }
 
     /// Passes an outcome on. Waits while the settler is behind: nothing new is begun then.

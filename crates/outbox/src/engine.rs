@@ -7,9 +7,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::alarm::Alarm;
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
-use crate::poll::Alarm;
 use crate::service::{Health, Pulse, Services};
 use crate::store::{Lease, Store};
 
@@ -35,13 +35,15 @@ pub(crate) struct Stops {
     pub(crate) workers: CancellationToken,
     /// All workers have ended: the settler writes what it has, and ends.
     pub(crate) settler: CancellationToken,
+    /// All outcomes are written: lanes are given up.
+    pub(crate) lanes: CancellationToken,
     /// No more time for anything.
     pub(crate) hard: CancellationToken,
 }
 
 impl Stops {
     pub(crate) fn all(&self) {
-        for token in [&self.intake, &self.workers, &self.settler, &self.hard] {
+        for token in [&self.intake, &self.workers, &self.settler, &self.lanes, &self.hard] {
             token.cancel();
         }
     }
@@ -101,6 +103,10 @@ impl Engine {
             report.drained &= self
                 .condition(settled_until, || !self.services.is_running("settler"))
                 .await;
+            self.stops.lanes.cancel();
+            let left_until = Instant::now() + GIVE_BACK_TIMEOUT;
+            self.condition(left_until, || !self.services.is_running("lane keeper"))
+                .await;
         }
         self.stops.all();
         // A listener that blocks its thread cannot be ended; it is not waited for.
@@ -112,10 +118,12 @@ impl Engine {
         }
         if let Some(parts) = &self.delivery {
             parts.dispatcher.queues.drain();
-            let mut leases: Vec<Lease> = parts.dispatcher.in_flight.drain();
+            let drained = parts.dispatcher.in_flight.drain();
+            let mut leases: Vec<Lease> = drained.leases;
             leases.extend(parts.alarm.drain_unconfirmed());
-            report.drained &= leases.is_empty();
-            report.released = match tokio::time::timeout(GIVE_BACK_TIMEOUT, self.give_back(&leases)).await {
+            report.drained &= leases.is_empty() && drained.of_lanes == 0;
+            report.released = drained.of_lanes;
+            report.released += match tokio::time::timeout(GIVE_BACK_TIMEOUT, self.give_back(&leases)).await {
                 Ok(released) => released?,
                 Err(_) => {
                     return Err(Error::Timeout {

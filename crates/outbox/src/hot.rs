@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::alarm::Alarm;
 use crate::dispatch::Dispatcher;
 use crate::event::Due;
-use crate::poll::Alarm;
+use crate::notify::Bell;
 use crate::store::{Born, Lease};
 use crate::write::{Committed, Handoff};
 
@@ -21,6 +23,8 @@ pub(crate) struct HotPath {
     pub(crate) alarm: Arc<Alarm>,
     /// Off: rows belong to nobody when they are born, and the poller takes them.
     pub(crate) enabled: bool,
+    /// Rung for what this node does not deliver by itself.
+    pub(crate) bell: Option<Arc<Bell>>,
     /// From here on, rows are born free.
     pub(crate) stop: CancellationToken,
 }
@@ -49,7 +53,7 @@ impl Handoff for HotPath {
                     if self.dispatcher.enqueue_hot(lease, event, deadline) {
                         telemetry.hot_enqueued.increment(1);
                     } else {
-                        dropped.push(lease);
+                        dropped.push((lease, deadline));
                     }
                 }
                 (None, Due::Now) => wake = true,
@@ -75,11 +79,20 @@ impl Handoff for HotPath {
         } else if wake {
             self.alarm.ring();
         }
+        if wake
+            && let Some(bell) = &self.bell
+            && self.dispatcher.in_flight.lanes().members > 1
+        {
+            bell.ring();
+        }
     }
 
-    fn unconfirmed(&self, leases: Vec<Lease>) {
+    fn unconfirmed(&self, leases: Vec<(Lease, Instant)>) {
         if leases.is_empty() {
-            self.alarm.ring()
+            self.alarm.ring();
+            if let Some(bell) = &self.bell {
+                bell.ring();
+            }
         } else {
             self.alarm.look_up(leases)
         }

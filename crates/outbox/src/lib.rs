@@ -7,6 +7,7 @@
 )]
 
 mod admin;
+mod alarm;
 mod composite;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod database;
@@ -17,6 +18,7 @@ mod event;
 mod gauge;
 mod hot;
 mod intercept;
+mod lane;
 mod lease;
 mod listen;
 pub mod migrate;
@@ -37,7 +39,7 @@ mod write;
 
 pub use admin::Admin;
 pub use async_trait::async_trait;
-pub use composite::{Builder, Outbox, WriterBuilder};
+pub use composite::{Builder, Ordered, Outbox, Unordered, WriterBuilder};
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use database::{AnyPool, Database};
 pub use engine::Shutdown;
@@ -53,6 +55,10 @@ pub use purge::PurgePolicy;
 pub use service::{Condition, Health};
 pub use table::{DEFAULT_TABLE, TableName, TableNameError};
 pub use write::{Backend, HookError, PoolOf, Published, Receipt, Savepoint, Transaction, TxHandle, WriterHook};
+
+/// Which order is promised, to whom, and what a producer must do for it.
+#[doc = include_str!("../docs/order.md")]
+pub mod order {}
 
 /// The code in the README of the repository compiles and runs.
 #[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]

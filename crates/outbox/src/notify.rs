@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::poll::Alarm;
+use crate::alarm::Alarm;
 use crate::service::{Pulse, in_time};
 use crate::store::{Born, Lease, Store};
 use crate::write::{Committed, Handoff};
@@ -19,6 +20,12 @@ const GAP: Duration = Duration::from_millis(2);
 #[derive(Debug, Default)]
 pub(crate) struct Bell(Notify);
 
+impl Bell {
+    pub(crate) fn ring(&self) {
+        self.0.notify_one();
+    }
+}
+
 impl Handoff for Bell {
     fn born(&self) -> Option<Born<'_>> {
         None
@@ -28,7 +35,7 @@ impl Handoff for Bell {
         self.0.notify_one();
     }
 
-    fn unconfirmed(&self, _leases: Vec<Lease>) {
+    fn unconfirmed(&self, _leases: Vec<(Lease, Instant)>) {
         self.0.notify_one();
     }
 }

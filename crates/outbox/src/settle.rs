@@ -8,11 +8,11 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::alarm::Alarm;
 use crate::dispatch::{Admission, Dispatcher};
 use crate::error::Error;
-use crate::poll::Alarm;
 use crate::service::{Pulse, in_time};
-use crate::store::{Lease, Settlement, Store, Verdict};
+use crate::store::{Lease, Ownership, Settlement, Store, Verdict};
 
 /// What became of an event, on its way to its row.
 #[derive(Debug)]
@@ -90,11 +90,11 @@ impl Settler {
     async fn flush(&mut self, batch: &mut Vec<Outcome>, hard: &CancellationToken, pulse: &Pulse) {
         let telemetry = Arc::clone(&self.dispatcher.telemetry);
         let mut wait = Duration::from_millis(50);
-        loop {
+        let stale = loop {
             telemetry.settle_batch.record(batch.len() as f64);
             let error = tokio::select! {
                 written = in_time("settling events", self.write(batch)) => match written {
-                    Ok(()) => break,
+                    Ok(stale) => break stale,
                     Err(error) => error,
                 },
                 () = hard.cancelled() => return self.give_up(batch),
@@ -102,7 +102,7 @@ impl Settler {
             telemetry.settle_errors.increment(1);
             tracing::error!(%error, outcomes = batch.len(), ?wait, "outcomes could not be written, trying again");
             if !error.is_retryable() && self.isolate(batch).await {
-                break;
+                break true;
             }
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -115,7 +115,7 @@ impl Settler {
             {
                 batch.push(outcome);
             }
-        }
+        };
         // Only now: as long as the row looks pending, nobody here may take it again.
         let again = self
             .dispatcher
@@ -125,9 +125,19 @@ impl Settler {
             self.alarm.look_up(again);
         }
         for outcome in batch {
-            if let Verdict::Retry { after, .. } | Verdict::Defer { after, .. } = &outcome.verdict {
-                self.alarm.ring_after(*after);
-            }
+            let delivered = match &outcome.verdict {
+                Verdict::Done | Verdict::DoneAndDeleted | Verdict::Dead { .. } => true,
+                Verdict::DeadAndParked { .. } => false,
+                Verdict::Retry { after, .. } | Verdict::Defer { after, .. } => {
+                    self.alarm.ring_after(*after);
+                    false
+                }
+            };
+            // Which of them were refused is not known: their lines are read again.
+            self.dispatcher.left(outcome.admission, delivered && !stale);
+        }
+        if stale {
+            self.alarm.ring();
         }
     }
 
@@ -157,25 +167,53 @@ impl Settler {
         );
     }
 
-    /// Writes outcomes, each under the lease that its event has at this moment.
-    async fn write(&self, batch: &[Outcome]) -> Result<(), Error> {
+    /// Writes outcomes, each by the right that its event has at this moment. True if some were refused.
+    async fn write(&self, batch: &[Outcome]) -> Result<bool, Error> {
+        let (of_lanes, of_rows): (Vec<&Outcome>, Vec<&Outcome>) = batch.iter().partition(|outcome| {
+            self.dispatcher
+                .in_flight
+                .settle(outcome.admission)
+                .is_some_and(|right| right.of_lane)
+        });
+        let stale = self.write_of_lanes(&of_lanes).await? + self.write_of_rows(of_rows).await?;
+        if stale > 0 {
+            self.dispatcher.telemetry.settle_stale.increment(stale);
+            tracing::warn!(
+                stale,
+                "outcomes were refused, because somebody else has taken the events since"
+            );
+        }
+        Ok(stale > 0)
+    }
+
+    fn settlements(&self, batch: &[&Outcome]) -> Vec<Settlement> {
+        let settlement = |outcome: &&Outcome| {
+            Some(Settlement {
+                lease: self.dispatcher.in_flight.settle(outcome.admission)?.lease,
+                verdict: outcome.verdict.clone(),
+            })
+        };
+        batch.iter().filter_map(settlement).collect()
+    }
+
+    async fn write_of_lanes(&self, batch: &[&Outcome]) -> Result<u64, Error> {
+        let member = self.dispatcher.member();
+        let settlements = self.settlements(batch);
+        let settled = self
+            .store
+            .settle(&member, self.dispatcher.ownership, &settlements)
+            .await?;
+        Ok(settled.stale + (batch.len() - settlements.len()) as u64)
+    }
+
+    async fn write_of_rows(&self, mut batch: Vec<&Outcome>) -> Result<u64, Error> {
         let in_flight = &self.dispatcher.in_flight;
-        let mut batch: Vec<&Outcome> = batch.iter().collect();
         loop {
-            let settlements: Vec<Settlement> = batch
-                .iter()
-                .filter_map(|outcome| {
-                    let lease = in_flight.settle(outcome.admission)?;
-                    Some(Settlement {
-                        lease,
-                        verdict: outcome.verdict.clone(),
-                    })
-                })
-                .collect();
-            let settled = self.store.settle(&self.owner, &settlements).await?;
+            let settlements = self.settlements(&batch);
+            let settled = self.store.settle(&self.owner, Ownership::Rows, &settlements).await?;
             let stale = settled.stale + (batch.len() - settlements.len()) as u64;
             if stale == 0 {
-                return Ok(());
+                return Ok(0);
             }
             // It may be this node that has taken them: a lease that ended while nothing could be written, and a claim whose
             // rows were not admitted yet. They are written under the new lease then, and not delivered again.
@@ -183,15 +221,10 @@ impl Settler {
             let before: HashMap<i64, Lease> = settlements.iter().map(|one| (one.lease.seq, one.lease)).collect();
             batch.retain(|outcome| {
                 let held = in_flight.settle(outcome.admission);
-                held.is_some_and(|lease| before.get(&lease.seq).is_some_and(|used| *used != lease))
+                held.is_some_and(|held| before.get(&held.lease.seq).is_some_and(|used| *used != held.lease))
             });
             if batch.is_empty() {
-                self.dispatcher.telemetry.settle_stale.increment(stale);
-                tracing::warn!(
-                    stale,
-                    "outcomes were refused, because somebody else has taken the events since"
-                );
-                return Ok(());
+                return Ok(stale);
             }
         }
     }

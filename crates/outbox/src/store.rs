@@ -21,13 +21,16 @@
 
 mod admin;
 mod batch;
+mod lane;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod read;
 mod row;
+mod share;
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -40,6 +43,9 @@ use async_trait::async_trait;
 use crate::error::Error;
 use crate::event::{Event, EventError, EventId};
 
+#[doc(hidden)]
+pub use batch::Batch;
+pub use lane::{BlockedKey, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Ownership, Wanted};
 #[doc(hidden)]
 pub use row::{Born, NewRow};
 #[doc(hidden)]
@@ -135,6 +141,14 @@ pub enum Verdict {
         /// The named listeners that have succeeded so far; a replay does not run them again.
         done_by: Vec<String>,
     },
+    /// Failed for good, and the later events of its key wait until somebody [unblocks](Store::unblock_key) it, or replays or
+    /// discards the event.
+    DeadAndParked {
+        /// Why.
+        error: String,
+        /// The named listeners that have succeeded so far; a replay does not run them again.
+        done_by: Vec<String>,
+    },
     /// Put off: nothing failed, nothing is counted.
     Defer {
         /// Not before this long from now.
@@ -210,8 +224,8 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     async fn read_leased(&self, leases: &[Lease], at_least: Duration) -> Result<Vec<Claimed>, Error>;
 
     /// Writes the outcome of deliveries; each stands for itself, stale ones change nothing. All that are applied are
-    /// committed together.
-    async fn settle(&self, owner: &str, settlements: &[Settlement]) -> Result<Settled, Error>;
+    /// committed together. What was read from lanes is stale if `owner` is no longer a member.
+    async fn settle(&self, owner: &str, by: Ownership, settlements: &[Settlement]) -> Result<Settled, Error>;
 
     /// Makes leases last `lease` from now, and returns those that were still ours.
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, Error>;
@@ -219,7 +233,8 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// Gives rows back, to be taken at once by anybody. Nothing is counted. Returns how many were still ours.
     async fn release(&self, leases: &[Lease]) -> Result<u64, Error>;
 
-    /// Ends every lease, whoever holds it: for the start of a node that is the only one. Returns how many there were.
+    /// Ends every lease and membership, whoever holds it: for the start of a node that is the only one. Returns how many
+    /// events were leased.
     async fn release_all(&self) -> Result<u64, Error>;
 
     /// One step of a purge over rows with a `seq` greater than `after`.
@@ -230,6 +245,32 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
 
     /// Gives the named lease up.
     async fn resign(&self, name: &str, owner: &str) -> Result<(), Error>;
+
+    /// Shows that a member lives, for `lease` from now, and what it owns of the lanes; with `take`, it takes free ones up to
+    /// its fair share. Members whose lease has ended are struck off. `None`: this one was, and what it has read is no
+    /// longer its own; it may join again, under another name.
+    async fn share_lanes(
+        &self,
+        member: &str,
+        joining: bool,
+        lease: Duration,
+        take: bool,
+    ) -> Result<Option<LaneShare>, Error>;
+
+    /// Gives up lanes of a member that stays one.
+    async fn give_up_lanes(&self, member: &str, lanes: LaneSet) -> Result<(), Error>;
+
+    /// Gives up all lanes, and the membership with them.
+    async fn leave(&self, member: &str) -> Result<(), Error>;
+
+    /// Reads pending rows of lanes that this node owns, in the order of `seq`. Changes nothing.
+    async fn read_lanes(&self, read: &LaneRead<'_>) -> Result<LaneRows, Error>;
+
+    /// Keys whose events wait, in the order of the events that hold them back.
+    async fn blocked_keys(&self, page: Page) -> Result<Vec<BlockedKey>, Error>;
+
+    /// Lets a key go on. False if it was not blocked.
+    async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error>;
 
     /// One event, whatever its status.
     async fn fetch(&self, id: &EventId) -> Result<Option<StoredEvent>, Error>;
@@ -280,6 +321,8 @@ pub trait Wakeups: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Explain {
     Claim,
+    ReadLanes,
+    ReadInOrder,
     ReadLeased,
     Done,
     Delete,

@@ -50,6 +50,21 @@ impl TableName {
         self.companion("lease")
     }
 
+    /// The nodes that share the lanes.
+    pub(crate) fn node(&self) -> String {
+        self.companion("node")
+    }
+
+    /// Who reads which lane.
+    pub(crate) fn lane(&self) -> String {
+        self.companion("lane")
+    }
+
+    /// Keys whose events wait.
+    pub(crate) fn key(&self) -> String {
+        self.companion("key")
+    }
+
     /// Which migrations have run.
     pub(crate) fn migration(&self) -> String {
         self.companion("migration")

@@ -46,6 +46,12 @@ pub const HOT_DEPTH: &str = "outbox_hot_depth";
 pub const COLD_DEPTH: &str = "outbox_cold_depth";
 /// Events queued, being delivered or waiting for their outcome to be written.
 pub const IN_FLIGHT: &str = "outbox_in_flight";
+/// Lanes that this node owns.
+pub const LANES_OWNED: &str = "outbox_lanes_owned";
+/// Keys whose events wait, because one of them failed; counted by every node, for all lanes.
+pub const KEYS_BLOCKED: &str = "outbox_keys_blocked";
+/// How long the key that is blocked the longest has been so, in seconds.
+pub const OLDEST_BLOCKED: &str = "outbox_oldest_blocked_key_seconds";
 /// How long the event that is due the longest has been due, in seconds.
 pub const OLDEST_LAG: &str = "outbox_oldest_lag_seconds";
 /// Events by `status` and `event_type`, counted up to a bound.
@@ -77,6 +83,9 @@ pub(crate) struct Telemetry {
     pub(crate) hot_depth: Gauge,
     pub(crate) cold_depth: Gauge,
     pub(crate) in_flight: Gauge,
+    pub(crate) lanes_owned: Gauge,
+    pub(crate) keys_blocked: Gauge,
+    pub(crate) oldest_blocked: Gauge,
     oldest_lag: Gauge,
     hot_latency: Histogram,
     cold_latency: Histogram,
@@ -116,6 +125,9 @@ impl Telemetry {
             hot_depth: gauge(HOT_DEPTH),
             cold_depth: gauge(COLD_DEPTH),
             in_flight: gauge(IN_FLIGHT),
+            lanes_owned: gauge(LANES_OWNED),
+            keys_blocked: gauge(KEYS_BLOCKED),
+            oldest_blocked: gauge(OLDEST_BLOCKED),
             oldest_lag: gauge(OLDEST_LAG),
             hot_latency: latency(Path::Hot),
             cold_latency: latency(Path::Cold),

@@ -190,6 +190,11 @@ impl Staged {
         self.events.iter().map(|event| event.id().clone()).collect()
     }
 
+    fn unconfirmed(&self) -> Vec<(Lease, Instant)> {
+        let leases = self.leases.iter().flatten();
+        leases.map(|lease| (*lease, self.deadline)).collect()
+    }
+
     /// From here on a drop no longer means a rollback.
     fn begin_commit(&mut self) {
         self.fate = Fate::Unknown;
@@ -223,9 +228,7 @@ impl Staged {
     /// rolled back, or the whole transaction by an error that the caller did not see.
     fn said_to_be_committed(mut self) {
         self.fate = Fate::Decided;
-        self.context
-            .handoff
-            .unconfirmed(self.leases.iter().flatten().copied().collect());
+        self.context.handoff.unconfirmed(self.unconfirmed());
         self.context.hooks.after_commit(&self.events);
     }
 
@@ -240,10 +243,7 @@ impl Drop for Staged {
     fn drop(&mut self) {
         match self.fate {
             Fate::Open => self.context.hooks.after_rollback(&self.events),
-            Fate::Unknown => self
-                .context
-                .handoff
-                .unconfirmed(self.leases.iter().flatten().copied().collect()),
+            Fate::Unknown => self.context.handoff.unconfirmed(self.unconfirmed()),
             Fate::Decided => {}
         }
     }

@@ -1,6 +1,7 @@
 //! A node in a process of its own, for tests that need several, or one that can be killed.
 //!
-//! `delivery-node MODE URL [NUMBER]`. It prints one fact a line, and ends when its standard input does.
+//! `delivery-node MODE WAY URL [NUMBER]`, where WAY is `row-claims` or `lanes`; or, in order of each key,
+//! `delivery-node order LOG URL [LEASE_MS]`, which appends each delivery to a file. It prints one fact a line, and ends when its standard input does.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -18,18 +19,22 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 #[tokio::main]
 async fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let (Some(mode), Some(url)) = (args.next(), args.next()) else {
-        return Err("usage: delivery-node publish|hold|drain|idle URL [NUMBER]".into());
+    let (Some(mode), Some(way), Some(url)) = (args.next(), args.next(), args.next()) else {
+        return Err("usage: delivery-node publish|hold|drain|idle row-claims|lanes URL [NUMBER]".into());
     };
+    let lanes = way == "lanes";
     let number = args.next().map_or(Ok(0), |number| number.parse())?;
+    if mode == "order" {
+        return order(&way, &url, number).await;
+    }
     if url.starts_with("sqlite") {
         let options: sqlx::sqlite::SqliteConnectOptions = url.parse()?;
         let options = options.busy_timeout(Duration::from_secs(30));
-        run(&mode, sqlx::SqlitePool::connect_with(options).await?, number).await
+        run(&mode, lanes, sqlx::SqlitePool::connect_with(options).await?, number).await
     } else if url.starts_with("postgres") {
-        run(&mode, sqlx::PgPool::connect(&url).await?, number).await
+        run(&mode, lanes, sqlx::PgPool::connect(&url).await?, number).await
     } else {
-        run(&mode, sqlx::MySqlPool::connect(&url).await?, number).await
+        run(&mode, lanes, sqlx::MySqlPool::connect(&url).await?, number).await
     }
 }
 
@@ -42,12 +47,14 @@ fn say(fact: &str, what: impl std::fmt::Display) {
         .expect("the parent reads what is said");
 }
 
-async fn run<D: Backend>(mode: &str, pool: impl PoolOf<D>, number: u64) -> Result<()> {
+async fn run<D: Backend>(mode: &str, lanes: bool, pool: impl PoolOf<D>, number: u64) -> Result<()> {
+    let builder = Outbox::multi_node(&pool);
+    let builder = if lanes { builder.lanes() } else { builder.row_claims() };
     match mode {
-        "publish" => publish(pool.pool(), Outbox::multi_node(&pool), number).await,
-        "hold" => hold(Outbox::multi_node(&pool)).await,
-        "drain" => drain(Outbox::multi_node(&pool)).await,
-        "idle" => idle(Outbox::multi_node(&pool), number).await,
+        "publish" => publish(pool.pool(), builder, number).await,
+        "hold" => hold(builder).await,
+        "drain" => drain(builder).await,
+        "idle" => idle(builder, number).await,
         other => Err(format!("unknown mode {other}").into()),
     }
 }
@@ -126,6 +133,51 @@ async fn hold<D: Backend>(builder: outbox::Builder<D>) -> Result<()> {
     }
     outbox.shutdown().await?;
     say("ended", "");
+    Ok(())
+}
+
+/// Delivers in order, failing now and then, and writes down what was delivered: all nodes into one file.
+async fn order(log: &str, url: &str, lease: u64) -> Result<()> {
+    let log = Arc::new(std::fs::OpenOptions::new().append(true).create(true).open(log)?);
+    if url.starts_with("sqlite") {
+        let options: sqlx::sqlite::SqliteConnectOptions = url.parse()?;
+        let options = options.busy_timeout(Duration::from_secs(30));
+        deliver_in_order(sqlx::SqlitePool::connect_with(options).await?, log, lease).await
+    } else if url.starts_with("postgres") {
+        deliver_in_order(sqlx::PgPool::connect(url).await?, log, lease).await
+    } else {
+        deliver_in_order(sqlx::MySqlPool::connect(url).await?, log, lease).await
+    }
+}
+
+async fn deliver_in_order<D: Backend>(pool: impl PoolOf<D>, log: Arc<std::fs::File>, lease: u64) -> Result<()> {
+    let outbox = Outbox::ordered(&pool)
+        .workers(8)
+        .lease(Duration::from_millis(lease))
+        .poll_interval(Duration::from_millis(100))
+        .retry(Fixed::new(Duration::from_millis(10), 1000))
+        .listen_to("Account", "Moved", move |delivery: Delivery| {
+            let log = Arc::clone(&log);
+            async move {
+                let key = delivery.aggregate_id().unwrap_or_default();
+                let number = delivery.payload().as_json().unwrap_or_default();
+                // One write, at the end of the file, whoever else writes.
+                (&*log).write_all(format!("{key} {number} {}\n", std::process::id()).as_bytes())?;
+                if rand::random_ratio(1, 20) {
+                    return Err(Failure::retry("now and then"));
+                }
+                if rand::random_ratio(1, 4) {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                Ok(())
+            }
+        })
+        .build()
+        .await?;
+    say("ready", "");
+    stdin_ended().await?;
+    let shutdown = outbox.shutdown().await?;
+    say("ended", shutdown.drained);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The acceptance tests of the contract, by their names.
 
-crate::on_every_database! {
+crate::on_every_database_both_ways! {
     atomicity
     commit_and_fast_path
     overflow_downgrade
@@ -26,11 +26,12 @@ mod tests {
     use outbox_tests::{Database, On};
 
     use crate::heard::{Answer, DEADLINE, Heard, drained, event, publish, settled};
+    use crate::way::Way;
 
-    pub(super) async fn atomicity<D: Database>() {
+    pub(super) async fn atomicity<D: Database, W: Way>() {
         let on = On::<D>::open("atomicity").await;
         let heard = Heard::default();
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .poll_interval(Duration::from_millis(20))
             .listen("Placed", heard.listener())
             .build()
@@ -63,10 +64,10 @@ mod tests {
         assert!(outbox.store().fetch(undone.id()).await.unwrap().is_none());
     }
 
-    pub(super) async fn commit_and_fast_path<D: Database>() {
+    pub(super) async fn commit_and_fast_path<D: Database, W: Way>() {
         let on = On::<D>::open("commit_and_fast_path").await;
         let heard = Heard::default();
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             // Long enough that only the hot path can have delivered it.
             .poll_interval(Duration::from_secs(3600))
             .listen("Placed", heard.listener())
@@ -84,11 +85,11 @@ mod tests {
         assert_eq!(heard.count(), 1);
     }
 
-    pub(super) async fn overflow_downgrade<D: Database>() {
+    pub(super) async fn overflow_downgrade<D: Database, W: Way>() {
         let on = On::<D>::open("overflow_downgrade").await;
         let heard = Heard::default();
         // Nobody takes anything from the hot queue but one worker, which hangs.
-        let stuck = Outbox::multi_node(&on.pool)
+        let stuck = W::multi_node(&on.pool)
             .workers(1)
             .hot_capacity(1)
             .without_poller()
@@ -107,7 +108,7 @@ mod tests {
         }
         stuck.shutdown().await.unwrap();
 
-        let outbox = Outbox::multi_node(&on.pool)
+        let outbox = W::multi_node(&on.pool)
             .poll_interval(Duration::from_millis(50))
             .listen("Placed", heard.listener())
             .build()
@@ -120,10 +121,10 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn retry_then_dead<D: Database>() {
+    pub(super) async fn retry_then_dead<D: Database, W: Way>() {
         let on = On::<D>::open("retry_then_dead").await;
         let heard = Heard::always(Answer::Fail);
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .retry(Fixed::new(Duration::from_millis(20), 3))
             .poll_interval(Duration::from_secs(1))
             .listen("Placed", heard.listener())
@@ -154,10 +155,10 @@ mod tests {
         total: u64,
     }
 
-    pub(super) async fn typed_event<D: Database>() {
+    pub(super) async fn typed_event<D: Database, W: Way>() {
         let on = On::<D>::open("typed_event").await;
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .on::<OrderPlaced>({
                 let seen = Arc::clone(&seen);
                 move |order: OrderPlaced, delivery: Delivery| {
@@ -202,11 +203,11 @@ mod tests {
         Placed,
     }
 
-    pub(super) async fn typed_aggregate<D: Database>() {
+    pub(super) async fn typed_aggregate<D: Database, W: Way>() {
         let on = On::<D>::open("typed_aggregate").await;
         let heard = Heard::default();
         // Typed and string registration of the same names meet.
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .listen_to("Order", Orders::Placed, heard.listener())
             .build()
             .await
@@ -230,10 +231,10 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn delayed_delivery<D: Database>() {
+    pub(super) async fn delayed_delivery<D: Database, W: Way>() {
         let on = On::<D>::open("delayed_delivery").await;
         let heard = Heard::default();
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .listen("Placed", heard.listener())
             .build()
             .await
@@ -259,14 +260,14 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn deferred_retry<D: Database>() {
+    pub(super) async fn deferred_retry<D: Database, W: Way>() {
         let on = On::<D>::open("deferred_retry").await;
         let heard = Heard::answering([
             Answer::Defer(Duration::from_millis(50)),
             Answer::Defer(Duration::from_millis(50)),
             Answer::RetryAfter(Duration::from_millis(50)),
         ]);
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .listen("Placed", heard.listener())
             .build()
             .await
@@ -280,10 +281,10 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn dead_replay<D: Database>() {
+    pub(super) async fn dead_replay<D: Database, W: Way>() {
         let on = On::<D>::open("dead_replay").await;
         let heard = Heard::always(Answer::Permanent);
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .poll_interval(Duration::from_millis(50))
             .listen("Placed", heard.listener())
             .build()
@@ -308,7 +309,7 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn writer_only<D: Database>() {
+    pub(super) async fn writer_only<D: Database, W: Way>() {
         let on = On::<D>::open("writer_only").await;
         let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
         let id = publish(&writer, &on.pool, &event("Placed")).await;
@@ -316,7 +317,7 @@ mod tests {
         assert_eq!((row.status, row.locked_by, row.token), (Status::New, None, 0));
         // Whoever delivers finds it.
         let heard = Heard::default();
-        let outbox = Outbox::multi_node(&on.pool)
+        let outbox = W::multi_node(&on.pool)
             .listen("Placed", heard.listener())
             .build()
             .await
@@ -326,10 +327,10 @@ mod tests {
         writer.shutdown().await.unwrap();
     }
 
-    pub(super) async fn purge<D: Database>() {
+    pub(super) async fn purge<D: Database, W: Way>() {
         let on = On::<D>::open("purge").await;
         let heard = Heard::answering([Answer::Permanent]);
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .workers(1)
             .purge(
                 PurgePolicy::keep(Duration::ZERO)
@@ -362,7 +363,7 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn multi_node_claims<D: Database>() {
+    pub(super) async fn multi_node_claims<D: Database, W: Way>() {
         let on = On::<D>::open("multi_node_claims").await;
         let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
         let events: Vec<Event> = (0..500).map(|_| event("Placed")).collect();
@@ -373,7 +374,7 @@ mod tests {
         let heard = Heard::default();
         let mut nodes = Vec::new();
         for _ in 0..3 {
-            let node = Outbox::multi_node(&on.pool)
+            let node = W::multi_node(&on.pool)
                 .poll_batch(20)
                 .poll_interval(Duration::from_millis(20))
                 .listen("Placed", heard.listener())
@@ -426,7 +427,7 @@ mod tests {
         }
     }
 
-    pub(super) async fn interceptors<D: Database>() {
+    pub(super) async fn interceptors<D: Database, W: Way>() {
         let on = On::<D>::open("interceptors").await;
         let heard = Heard::default();
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -435,7 +436,7 @@ mod tests {
             log: Arc::clone(&log),
             fails,
         };
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .retry(Fixed::new(Duration::from_millis(10), 5))
             .interceptor(recorder("outer", false))
             .interceptor(recorder("inner", true))

@@ -1,6 +1,6 @@
 //! What listeners can answer, and what becomes of the event.
 
-crate::on_every_database! {
+crate::on_every_database_both_ways! {
     permanent_is_dead_at_once
     no_listener_is_dead_with_a_clear_error
     undecodable_row_is_dead_and_others_flow_on
@@ -27,11 +27,12 @@ mod tests {
     use outbox_tests::{Database, On, SqlDatabase};
 
     use crate::heard::{Answer, Heard, drained, event, publish, settled};
+    use crate::way::Way;
 
-    pub(super) async fn permanent_is_dead_at_once<D: Database>() {
+    pub(super) async fn permanent_is_dead_at_once<D: Database, W: Way>() {
         let on = On::<D>::open("permanent").await;
         let heard = Heard::always(Answer::Permanent);
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .listen("Placed", heard.listener())
             .build()
             .await
@@ -43,9 +44,9 @@ mod tests {
         assert_eq!(heard.count(), 1);
     }
 
-    pub(super) async fn no_listener_is_dead_with_a_clear_error<D: Database>() {
+    pub(super) async fn no_listener_is_dead_with_a_clear_error<D: Database, W: Way>() {
         let on = On::<D>::open("no_listener").await;
-        let outbox = Outbox::single_node(&on.pool).build().await.unwrap();
+        let outbox = W::single_node(&on.pool).build().await.unwrap();
         let id = publish(&outbox, &on.pool, &event("Placed")).await;
         let row = settled(&**outbox.store(), &id, Status::Dead).await;
         assert_eq!(
@@ -55,14 +56,14 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn undecodable_row_is_dead_and_others_flow_on<D: Database>() {
+    pub(super) async fn undecodable_row_is_dead_and_others_flow_on<D: Database, W: Way>() {
         let on = On::<D>::open("undecodable").await;
         let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
         let bad = publish(&writer, &on.pool, &event("Placed")).await;
         D::overwrite_headers(&on.pool, &bad, "[1, 2]").await;
         let good = publish(&writer, &on.pool, &event("Placed")).await;
         let heard = Heard::default();
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .listen("Placed", heard.listener())
             .build()
             .await
@@ -79,10 +80,10 @@ mod tests {
         writer.shutdown().await.unwrap();
     }
 
-    pub(super) async fn panic_is_a_failed_attempt_and_the_worker_lives_on<D: Database>() {
+    pub(super) async fn panic_is_a_failed_attempt_and_the_worker_lives_on<D: Database, W: Way>() {
         let on = On::<D>::open("panic").await;
         let heard = Heard::answering([Answer::Panic]);
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .workers(1)
             .retry(Fixed::new(Duration::from_millis(10), 5))
             .listen("Placed", heard.listener())
@@ -99,10 +100,10 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn timeout_is_a_failed_attempt<D: Database>() {
+    pub(super) async fn timeout_is_a_failed_attempt<D: Database, W: Way>() {
         let on = On::<D>::open("timeout").await;
         let heard = Heard::answering([Answer::Hang]);
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .retry(Fixed::new(Duration::from_millis(10), 5))
             .subscribe(Subscription::to("__GLOBAL__", "Placed", heard.listener()).timeout(Duration::from_millis(100)))
             .build()
@@ -117,7 +118,7 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn limit_of_a_listener_is_kept<D: Database>() {
+    pub(super) async fn limit_of_a_listener_is_kept<D: Database, W: Way>() {
         let on = On::<D>::open("limit").await;
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let listener = {
@@ -135,7 +136,7 @@ mod tests {
                 }
             }
         };
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .workers(8)
             .subscribe(Subscription::to("__GLOBAL__", "Placed", listener).at_once(2))
             .build()
@@ -152,14 +153,14 @@ mod tests {
         assert_eq!(most.load(Ordering::SeqCst), 2, "as many as allowed, and no more");
     }
 
-    pub(super) async fn named_listeners_run_again_only_where_they_have_not_succeeded<D: Database>() {
+    pub(super) async fn named_listeners_run_again_only_where_they_have_not_succeeded<D: Database, W: Way>() {
         let on = On::<D>::open("named").await;
         let (mail, stock, audit) = (
             Heard::default(),
             Heard::answering([Answer::Fail, Answer::Fail]),
             Heard::default(),
         );
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .retry(Fixed::new(Duration::from_millis(10), 5))
             .subscribe(Subscription::to("__GLOBAL__", "Placed", mail.listener()).named("mail"))
             .subscribe(Subscription::to("__GLOBAL__", "Placed", stock.listener()).named("stock"))
@@ -197,7 +198,7 @@ mod tests {
         }
     }
 
-    pub(super) async fn batch_listener_answers_for_each<D: Database>() {
+    pub(super) async fn batch_listener_answers_for_each<D: Database, W: Way>() {
         let on = On::<D>::open("batch").await;
         let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
         let mut events: Vec<Event> = (0..40)
@@ -222,7 +223,7 @@ mod tests {
         tx.commit().await.unwrap();
 
         let sizes = Arc::new(Mutex::new(Vec::new()));
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .workers(1)
             .subscribe(Subscription::batches("Order", "Placed", Batches(Arc::clone(&sizes))))
             .build()
@@ -244,10 +245,10 @@ mod tests {
         writer.shutdown().await.unwrap();
     }
 
-    pub(super) async fn receipt_delivers_and_a_rolled_back_savepoint_does_not<D: SqlDatabase>() {
+    pub(super) async fn receipt_delivers_and_a_rolled_back_savepoint_does_not<D: SqlDatabase, W: Way>() {
         let on = On::<D>::open("receipt").await;
         let heard = Heard::default();
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .poll_interval(Duration::from_secs(3600))
             .listen("Placed", heard.listener())
             .build()
@@ -278,9 +279,9 @@ mod tests {
         assert!(deliveries.iter().all(|delivery| delivery.path == Path::Cold));
     }
 
-    pub(super) async fn policy_per_event_type<D: Database>() {
+    pub(super) async fn policy_per_event_type<D: Database, W: Way>() {
         let on = On::<D>::open("policy").await;
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .retry(Fixed::new(Duration::from_millis(10), 3))
             .retry_for("Fragile", NoRetry)
             .listen("Placed", Heard::always(Answer::Fail).listener())
@@ -295,9 +296,9 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn error_text_is_cut<D: Database>() {
+    pub(super) async fn error_text_is_cut<D: Database, W: Way>() {
         let on = On::<D>::open("error_text").await;
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .listen("Placed", |_: Delivery| async {
                 Err(Failure::permanent("ä\0".repeat(10_000)))
             })
@@ -310,10 +311,10 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn deleted_when_done<D: Database>() {
+    pub(super) async fn deleted_when_done<D: Database, W: Way>() {
         let on = On::<D>::open("deleted").await;
         let heard = Heard::default();
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .delete_when_done()
             .listen("Placed", heard.listener())
             .build()

@@ -1,6 +1,6 @@
 //! What goes wrong at night: full queues, cut connections, shutdowns in the middle.
 
-crate::on_every_database! {
+crate::on_every_database_both_ways! {
     status_update_that_fails_does_not_run_the_listener_again
     shutdown_gives_back_what_it_cannot_deliver
     exhausted_pool_of_the_application_does_not_stop_delivery
@@ -9,25 +9,37 @@ crate::on_every_database! {
 mod shutdown_ends_in_time_when_the_database_does_not_answer {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn sqlite() {
-        super::tests::shutdown_ends_in_time::<sqlx::Sqlite>("begin exclusive", "rollback").await;
+        super::tests::shutdown_ends_in_time::<sqlx::Sqlite, crate::way::RowClaims>("begin exclusive", "rollback").await;
+        super::tests::shutdown_ends_in_time::<sqlx::Sqlite, crate::way::Lanes>("begin exclusive", "rollback").await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn postgres() {
         let lock = "begin; lock table outbox_event in access exclusive mode";
-        super::tests::shutdown_ends_in_time::<sqlx::Postgres>(lock, "rollback").await;
+        super::tests::shutdown_ends_in_time::<sqlx::Postgres, crate::way::RowClaims>(lock, "rollback").await;
+        super::tests::shutdown_ends_in_time::<sqlx::Postgres, crate::way::Lanes>(lock, "rollback").await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn mariadb() {
-        super::tests::shutdown_ends_in_time::<sqlx::MySql>("lock tables outbox_event write", "unlock tables").await;
+        super::tests::shutdown_ends_in_time::<sqlx::MySql, crate::way::RowClaims>(
+            "lock tables outbox_event write",
+            "unlock tables",
+        )
+        .await;
+        super::tests::shutdown_ends_in_time::<sqlx::MySql, crate::way::Lanes>(
+            "lock tables outbox_event write",
+            "unlock tables",
+        )
+        .await;
     }
 }
 
 /// What `ready` observes is the loop, not the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_not_ready_while_polls_keep_failing() {
-    tests::health_is_not_ready_while_polls_keep_failing::<sqlx::Sqlite>().await;
+    tests::health_is_not_ready_while_polls_keep_failing::<sqlx::Sqlite, crate::way::RowClaims>().await;
+    tests::health_is_not_ready_while_polls_keep_failing::<sqlx::Sqlite, crate::way::Lanes>().await;
 }
 
 mod cut_connections_lose_nothing {
@@ -35,7 +47,8 @@ mod cut_connections_lose_nothing {
     async fn postgres() {
         let kill = "select count(pg_terminate_backend(pid)) from pg_stat_activity
                     where datname = current_database() and application_name = 'outbox'";
-        super::tests::cut_connections_lose_nothing::<sqlx::Postgres>(kill).await;
+        super::tests::cut_connections_lose_nothing::<sqlx::Postgres, crate::way::RowClaims>(kill).await;
+        super::tests::cut_connections_lose_nothing::<sqlx::Postgres, crate::way::Lanes>(kill).await;
     }
 }
 
@@ -50,14 +63,15 @@ mod tests {
     use outbox_testbed::eventually;
 
     use crate::heard::{Answer, DEADLINE, Heard, drained, event, publish, settled};
+    use crate::way::Way;
 
-    pub(super) async fn status_update_that_fails_does_not_run_the_listener_again<D>()
+    pub(super) async fn status_update_that_fails_does_not_run_the_listener_again<D, W: Way>()
     where
         D: SqlDatabase,
     {
         let on = On::<D>::open("status_update").await;
         let heard = Heard::default();
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .lease(Duration::from_secs(2))
             .poll_interval(Duration::from_millis(50))
             .retry(Fixed::new(Duration::from_millis(10), 2))
@@ -86,13 +100,13 @@ mod tests {
         assert_eq!(heard.count(), 1, "the listener had succeeded");
     }
 
-    pub(super) async fn cut_connections_lose_nothing<D>(kill: &'static str)
+    pub(super) async fn cut_connections_lose_nothing<D, W: Way>(kill: &'static str)
     where
         D: SqlDatabase,
     {
         let on = On::<D>::open("cut_connections").await;
         let heard = Heard::default();
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .poll_interval(Duration::from_millis(100))
             .listen("Placed", heard.listener())
             .build()
@@ -124,7 +138,7 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn shutdown_gives_back_what_it_cannot_deliver<D: Database>() {
+    pub(super) async fn shutdown_gives_back_what_it_cannot_deliver<D: Database, W: Way>() {
         let on = On::<D>::open("shutdown").await;
         let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
         let events: Vec<Event> = (0..10_000).map(|_| event("Placed")).collect();
@@ -134,7 +148,7 @@ mod tests {
             tx.commit().await.unwrap();
         }
         let slow = Heard::always(Answer::Hang);
-        let first = Outbox::multi_node(&on.pool)
+        let first = W::multi_node(&on.pool)
             .lease(Duration::from_secs(600))
             .drain_timeout(Duration::from_secs(1))
             .listen("Placed", slow.listener())
@@ -149,7 +163,7 @@ mod tests {
 
         // Long before the lease of ten minutes ends.
         let heard = Heard::default();
-        let second = Outbox::multi_node(&on.pool)
+        let second = W::multi_node(&on.pool)
             .listen("Placed", heard.listener())
             .build()
             .await
@@ -160,10 +174,10 @@ mod tests {
         writer.shutdown().await.unwrap();
     }
 
-    pub(super) async fn shutdown_ends_in_time<D: SqlDatabase>(lock: &'static str, unlock: &'static str) {
+    pub(super) async fn shutdown_ends_in_time<D: SqlDatabase, W: Way>(lock: &'static str, unlock: &'static str) {
         let on = On::<D>::open("shutdown_in_time").await;
         let heard = Heard::default();
-        let outbox = Outbox::multi_node(&on.pool)
+        let outbox = W::multi_node(&on.pool)
             .poll_interval(Duration::from_millis(20))
             .drain_timeout(Duration::from_secs(1))
             .listen("Placed", heard.listener())
@@ -183,9 +197,9 @@ mod tests {
         D::script(&mut blocker, unlock.to_owned()).await.unwrap();
     }
 
-    pub(super) async fn health_is_not_ready_while_polls_keep_failing<D: SqlDatabase>() {
+    pub(super) async fn health_is_not_ready_while_polls_keep_failing<D: SqlDatabase, W: Way>() {
         let on = On::<D>::open("health").await;
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .poll_interval(Duration::from_millis(50))
             .build()
             .await
@@ -203,14 +217,14 @@ mod tests {
         outbox.shutdown().await.unwrap();
     }
 
-    pub(super) async fn exhausted_pool_of_the_application_does_not_stop_delivery<D>()
+    pub(super) async fn exhausted_pool_of_the_application_does_not_stop_delivery<D, W: Way>()
     where
         D: SqlDatabase,
     {
         let on = On::<D>::open("exhausted").await;
         let heard = Heard::default();
         let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
-        let outbox = Outbox::single_node(&on.pool)
+        let outbox = W::single_node(&on.pool)
             .poll_interval(Duration::from_millis(50))
             .listen("Placed", heard.listener())
             .build()

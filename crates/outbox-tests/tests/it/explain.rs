@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outbox::store::{Claim, Explain, Settlement, Store, Verdict};
+use outbox::store::{Claim, Explain, Ownership, Settlement, Store, Verdict};
 use outbox::{Event, Outbox};
 use outbox_tests::{Database, On, SqlDatabase, script};
 
@@ -239,7 +239,14 @@ async fn rows_read_are_those_asked_for(on: &On<sqlx::MySql>, store: &dyn Store) 
         })
         .collect();
     let start = rows_read().await;
-    assert_eq!(store.settle("node", &settlements).await.unwrap().applied, 100);
+    assert_eq!(
+        store
+            .settle("node", Ownership::Rows, &settlements)
+            .await
+            .unwrap()
+            .applied,
+        100
+    );
     let settling = rows_read().await - start;
     assert!(
         (1..=1_000).contains(&settling),

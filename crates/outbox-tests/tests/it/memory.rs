@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox::store::{Claim, Claimed, Filter, Purge, Status, Store, Verdict};
+use outbox::store::{Claim, Claimed, Filter, Ownership, Purge, Status, Store, Verdict};
 use outbox::testing::{Memory, MemoryPool};
 use outbox::{Error, Event, Outbox};
 
@@ -54,7 +54,7 @@ async fn clock_can_be_moved_instead_of_sleeping() {
         lease: second[0].lease,
         verdict: Verdict::Done,
     };
-    store.settle("node", &[settlement]).await.unwrap();
+    store.settle("node", Ownership::Rows, &[settlement]).await.unwrap();
     let purge = Purge {
         statuses: vec![Status::Done],
         older_than: 7 * 24 * HOUR,

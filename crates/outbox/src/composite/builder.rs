@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,23 +8,28 @@ use tokio::sync::mpsc;
 
 use super::Outbox;
 use super::writer_builder::{WriterParts, writer_options};
-use crate::dispatch::{Dispatcher, InFlight, Queues};
+use crate::alarm::Alarm;
+use crate::dispatch::{Dispatcher, InFlight, Lines, Queues};
 use crate::engine::{DeliveryParts, Engine, Stops, workers};
 use crate::error::Error;
 use crate::event::{AggregateType, DomainEvent, EventType};
 use crate::gauge::Gauges;
 use crate::hot::HotPath;
 use crate::intercept::Interceptor;
+use crate::lane::LaneKeeper;
 use crate::lease::Keeper;
 use crate::listen::{Handler, Router, Subscription, TypedHandler};
 use crate::node;
-use crate::notify::Wakener;
-use crate::poll::{self, Alarm, Poller};
+use crate::notify::{Bell, Notifier, Wakener};
+use crate::poll::claim::Claims;
+use crate::poll::lane::LaneReader;
+use crate::poll::order::OrderReader;
+use crate::poll::{self, Poller, Reader};
 use crate::purge::{PurgePolicy, Purger};
 use crate::retry::{Exponential, RetryPolicy};
 use crate::service::{Services, in_time};
 use crate::settle::{self, Settler};
-use crate::store::Verdict;
+use crate::store::{Ownership, Verdict};
 use crate::table::TableName;
 use crate::telemetry::Telemetry;
 use crate::write::{Backend, WriterHook};
@@ -31,9 +37,17 @@ use crate::write::{Backend, WriterHook};
 /// No interval is longer.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Delivers in no order: what [`Outbox::single_node`] and [`Outbox::multi_node`] make.
+#[derive(Debug)]
+pub enum Unordered {}
+
+/// Delivers the events of each aggregate in their order: what [`Outbox::ordered`] makes.
+#[derive(Debug)]
+pub enum Ordered {}
+
 /// Makes an [`Outbox`] that delivers.
 #[must_use = "a builder does nothing until build() is called"]
-pub struct Builder<D: Backend> {
+pub struct Builder<D: Backend, O = Unordered> {
     writer: WriterParts<D>,
     /// Nobody else delivers: whatever is leased at the start was left by an earlier run.
     alone: bool,
@@ -54,11 +68,15 @@ pub struct Builder<D: Backend> {
     listener_timeout: Duration,
     drain_timeout: Duration,
     done: Verdict,
+    ownership: Ownership,
+    /// A dead event keeps its key from going on.
+    parks: bool,
     poll: poll::Config,
     settle: settle::Config,
+    order: PhantomData<O>,
 }
 
-impl<D: Backend> std::fmt::Debug for Builder<D> {
+impl<D: Backend, O> std::fmt::Debug for Builder<D, O> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Builder")
             .field("table", &self.writer.table)
@@ -67,7 +85,76 @@ impl<D: Backend> std::fmt::Debug for Builder<D> {
     }
 }
 
-impl<D: Backend> Builder<D> {
+impl<D: Backend> Builder<D, Unordered> {
+    /// Owns what is read from the table by lanes: a node has some of them to itself and claims no rows, which costs the
+    /// database one write for each event instead of two. The other nodes take over when it dies.
+    ///
+    /// All nodes of a table must do the same.
+    pub fn lanes(mut self) -> Self {
+        self.ownership = Ownership::Lanes;
+        self
+    }
+
+    /// Owns what is read from the table row by row: nodes help each other with every single event, which suits slow and
+    /// uneven listeners, and costs the database two writes for each.
+    ///
+    /// All nodes of a table must do the same.
+    pub fn row_claims(mut self) -> Self {
+        self.ownership = Ownership::Rows;
+        self
+    }
+
+    /// Delivers from the table only, never from memory.
+    pub fn without_hot_path(mut self) -> Self {
+        self.hot_path = false;
+        self
+    }
+
+    /// Delivers from memory only. What that misses stays in the table, for other nodes or for a start with a poller.
+    pub fn without_poller(mut self) -> Self {
+        self.poller = false;
+        self
+    }
+
+    /// How many events the hot queue holds; more are left to the poller. Default: 1000.
+    pub fn hot_capacity(mut self, events: usize) -> Self {
+        self.hot_capacity = events.max(1);
+        self
+    }
+
+    /// Lets go of an event that has been in flight longer than this, so that it can be taken again. Default: never;
+    /// listeners end by their timeout.
+    pub fn in_flight_ttl(mut self, ttl: Duration) -> Self {
+        self.in_flight_ttl = Some(ttl);
+        self
+    }
+
+    /// Leaves rows alone that were written less than this ago. Default: zero, since rows are born leased.
+    pub fn skip_recent(mut self, age: Duration) -> Self {
+        self.poll.skip_recent = age;
+        self
+    }
+}
+
+impl<D: Backend> Builder<D, Ordered> {
+    pub(super) fn ordered(pool: D::Pool) -> Self {
+        let mut builder = Self::new(pool, false);
+        builder.ownership = Ownership::Keys;
+        // The hot path only wakes the reader: what it brought could overtake what waits in the table.
+        builder.hot_path = false;
+        builder.lease = Duration::from_secs(10);
+        builder
+    }
+
+    /// When an event is dead, the later events of its aggregate wait until an operator has resolved it (`outbox keys`).
+    /// Default: they go on.
+    pub fn park_on_death(mut self) -> Self {
+        self.parks = true;
+        self
+    }
+}
+
+impl<D: Backend, O> Builder<D, O> {
     pub(super) fn new(pool: D::Pool, alone: bool) -> Self {
         Self {
             writer: WriterParts::new(pool),
@@ -89,8 +176,11 @@ impl<D: Backend> Builder<D> {
             listener_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(5),
             done: Verdict::Done,
+            ownership: Ownership::Rows,
+            parks: false,
             poll: poll::Config::default(),
             settle: settle::Config::default(),
+            order: PhantomData,
         }
     }
 
@@ -173,24 +263,6 @@ impl<D: Backend> Builder<D> {
         self
     }
 
-    /// Delivers from the table only, never from memory.
-    pub fn without_hot_path(mut self) -> Self {
-        self.hot_path = false;
-        self
-    }
-
-    /// Delivers from memory only. What that misses stays in the table, for other nodes or for a start with a poller.
-    pub fn without_poller(mut self) -> Self {
-        self.poller = false;
-        self
-    }
-
-    /// How many events the hot queue holds; more are left to the poller. Default: 1000.
-    pub fn hot_capacity(mut self, events: usize) -> Self {
-        self.hot_capacity = events.max(1);
-        self
-    }
-
     /// How many events the cold queue holds; more are not read. Default: 1000.
     pub fn cold_capacity(mut self, events: usize) -> Self {
         self.cold_capacity = events.max(1);
@@ -201,13 +273,6 @@ impl<D: Backend> Builder<D> {
     /// Default: 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.clamp(Duration::from_millis(100), DAY);
-        self
-    }
-
-    /// Lets go of an event that has been in flight longer than this, so that it can be taken again. Default: never;
-    /// listeners end by their timeout.
-    pub fn in_flight_ttl(mut self, ttl: Duration) -> Self {
-        self.in_flight_ttl = Some(ttl);
         self
     }
 
@@ -233,12 +298,6 @@ impl<D: Backend> Builder<D> {
     /// How many rows are read at once. Default: 200.
     pub fn poll_batch(mut self, rows: usize) -> Self {
         self.poll.batch = rows.max(1);
-        self
-    }
-
-    /// Leaves rows alone that were written less than this ago. Default: zero, since rows are born leased.
-    pub fn skip_recent(mut self, age: Duration) -> Self {
-        self.poll.skip_recent = age;
         self
     }
 
@@ -270,8 +329,19 @@ impl<D: Backend> Builder<D> {
         // Room for what the workers produce while a batch is being written.
         let (outcomes, settled) = mpsc::channel(self.settle.batch * 2);
         let dispatcher = Arc::new(Dispatcher {
-            queues: Queues::new(self.hot_capacity, self.cold_capacity),
+            // The first of every line must find room beside events that have no order.
+            queues: Queues::new(
+                self.hot_capacity,
+                match self.ownership {
+                    Ownership::Keys => self.cold_capacity * 2,
+                    _ => self.cold_capacity,
+                },
+            ),
             in_flight: InFlight::default(),
+            lines: Lines::new(self.cold_capacity),
+            ownership: self.ownership,
+            member: std::sync::Mutex::new("".into()),
+            parks: self.parks,
             router: Router::new(self.subscriptions, self.listener_timeout, &telemetry)?,
             interceptors: self.interceptors,
             retry: self.retry,
@@ -312,21 +382,64 @@ impl<D: Backend> Builder<D> {
             ttl: self.in_flight_ttl,
         };
         services.start("lease keeper", minute, |pulse| keeper.run(stops.hard.clone(), pulse));
+        let bell = Arc::new(Bell::default());
         if self.poller {
             let patience = self.poll.interval * 2 + Duration::from_secs(10);
+            let (store, alarm) = (Arc::clone(&store), Arc::clone(&alarm));
+            let dispatcher = Arc::clone(&dispatcher);
+            let reader = match self.ownership {
+                Ownership::Rows => Reader::Claims(Claims {
+                    owner: owner.clone(),
+                    store: Arc::clone(&store),
+                    dispatcher: Arc::clone(&dispatcher),
+                    skip_recent: self.poll.skip_recent,
+                    sweep: Default::default(),
+                }),
+                Ownership::Lanes => Reader::Lanes(LaneReader {
+                    store: Arc::clone(&store),
+                    dispatcher: Arc::clone(&dispatcher),
+                    alarm: Arc::clone(&alarm),
+                    skip_recent: self.poll.skip_recent,
+                    mark: Default::default(),
+                    pass: None,
+                    gains: 0,
+                }),
+                Ownership::Keys => Reader::Order(OrderReader {
+                    store: Arc::clone(&store),
+                    dispatcher: Arc::clone(&dispatcher),
+                    alarm: Arc::clone(&alarm),
+                    pass: None,
+                    bound: None,
+                    gains: 0,
+                }),
+            };
+            if self.ownership != Ownership::Rows {
+                let keeper = LaneKeeper {
+                    store: Arc::clone(&store),
+                    dispatcher: Arc::clone(&dispatcher),
+                    alarm: Arc::clone(&alarm),
+                    node: owner.clone(),
+                    joined: 0,
+                    counted: None,
+                };
+                services.start("lane keeper", minute, |pulse| {
+                    keeper.run(stops.intake.clone(), stops.lanes.clone(), pulse)
+                });
+                let notifier = Notifier {
+                    bell: Arc::clone(&bell),
+                    store: Arc::clone(&store),
+                };
+                services.start("notifier", minute, |pulse| notifier.run(stops.intake.clone(), pulse));
+            }
             let poller = Poller {
                 config: self.poll,
-                owner: owner.clone(),
                 store: Arc::clone(&store),
-                dispatcher: Arc::clone(&dispatcher),
+                dispatcher,
                 alarm: Arc::clone(&alarm),
-                sweep: poll::Sweep::default(),
+                reader,
             };
             services.start("poller", patience, |pulse| poller.run(stops.intake.clone(), pulse));
-            let wakener = Wakener {
-                store: Arc::clone(&store),
-                alarm: Arc::clone(&alarm),
-            };
+            let wakener = Wakener { store, alarm };
             services.start("wakener", Duration::MAX, |pulse| {
                 wakener.run(stops.intake.clone(), pulse)
             });
@@ -358,6 +471,7 @@ impl<D: Backend> Builder<D> {
             dispatcher: Arc::clone(&dispatcher),
             alarm: Arc::clone(&alarm),
             enabled: self.hot_path,
+            bell: (self.ownership != Ownership::Rows).then_some(bell),
             stop: stops.intake.clone(),
         });
         let writer = self.writer.writer(table, hot);

@@ -1,11 +1,11 @@
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::Lease;
+use crate::store::{LaneSet, Lease};
 
 /// The events this process holds: queued, with a listener, or waiting for their outcome to be written.
 ///
@@ -19,6 +19,22 @@ pub(crate) struct InFlight(Mutex<State>);
 struct State {
     held: HashMap<i64, Held>,
     admissions: u64,
+    lanes: Lanes,
+    /// What was settled since the read of lanes that is under way began: it may still show it as pending.
+    settled_meanwhile: Option<HashSet<i64>>,
+}
+
+/// The lanes that are ours.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lanes {
+    /// Whose rows are taken in. One that is being handed over is ours, and not among these.
+    pub(crate) open: LaneSet,
+    /// Until when they are ours, at the least.
+    until: Option<Instant>,
+    /// How many nodes share the lanes.
+    pub(crate) members: usize,
+    /// Goes up when lanes are added: those have to be read from their start.
+    pub(crate) gains: u64,
 }
 
 /// One stay of an event in this process.
@@ -32,14 +48,30 @@ pub(crate) struct Admission {
 struct Held {
     number: u64,
     token: i64,
-    /// When the lease ends, at the earliest.
-    deadline: Instant,
+    right: Right,
     since: Instant,
     stage: Stage,
     /// The row was claimed again after its outcome was written, and before we heard of that.
-    next: Option<Lease>,
+    next: Option<(Lease, Instant)>,
     /// Somebody else has taken it, and that has been counted.
     lost: bool,
+}
+
+/// By what right an event is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Right {
+    /// A lease of its own, which ends then, at the earliest.
+    Lease(Instant),
+    /// That of its lane.
+    Lane(u8),
+}
+
+/// What an event is settled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settling {
+    pub(crate) lease: Lease,
+    /// It was read from a lane.
+    pub(crate) of_lane: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +97,7 @@ impl InFlight {
                 vacant.insert(Held {
                     number,
                     token: lease.token,
-                    deadline,
+                    right: Right::Lease(deadline),
                     since: Instant::now(),
                     stage: Stage::Queued,
                     next: None,
@@ -78,10 +110,10 @@ impl InFlight {
                 // A claim adds one to the token; so does a written outcome. Two or more: the outcome was written, and this
                 // is the next delivery.
                 if held.stage == Stage::Settling && lease.token > held.token + 1 {
-                    held.next = Some(lease);
+                    held.next = Some((lease, deadline));
                 } else if lease.token > held.token {
                     held.token = lease.token;
-                    held.deadline = deadline;
+                    held.right = Right::Lease(deadline);
                     held.lost = false;
                 }
                 None
@@ -93,9 +125,15 @@ impl InFlight {
     /// taken by whoever comes first.
     pub(crate) fn start(&self, admission: Admission, margin: Duration) -> bool {
         let mut state = self.state();
+        let lanes_until = state.lanes.until;
         match state.held.get_mut(&admission.seq) {
             Some(held) if held.number != admission.number || held.stage != Stage::Queued => false,
-            Some(held) if held.deadline > Instant::now() + margin => {
+            Some(held)
+                if held
+                    .right
+                    .until(lanes_until)
+                    .is_some_and(|until| until > Instant::now() + margin) =>
+            {
                 held.stage = Stage::Started;
                 true
             }
@@ -107,25 +145,32 @@ impl InFlight {
         }
     }
 
-    /// The lease to settle with. From here on the event is being settled. `None`: it is no longer ours.
-    pub(crate) fn settle(&self, admission: Admission) -> Option<Lease> {
+    /// What to settle with. From here on the event is being settled. `None`: it is no longer ours.
+    pub(crate) fn settle(&self, admission: Admission) -> Option<Settling> {
         let mut state = self.state();
         let held = state
             .held
             .get_mut(&admission.seq)
             .filter(|held| held.number == admission.number)?;
         held.stage = Stage::Settling;
-        Some(Lease {
-            seq: admission.seq,
-            token: held.token,
+        Some(Settling {
+            lease: Lease {
+                seq: admission.seq,
+                token: held.token,
+            },
+            of_lane: matches!(held.right, Right::Lane(_)),
         })
     }
 
-    /// Lets go of events whose outcome is written. Returns those that were claimed again meanwhile, and are ours.
-    pub(crate) fn settled(&self, admissions: impl IntoIterator<Item = Admission>) -> Vec<Lease> {
+    /// Lets go of events whose outcome is written. Returns those that were claimed again meanwhile, and are ours; each with
+    /// the instant at which its lease ends, at the earliest.
+    pub(crate) fn settled(&self, admissions: impl IntoIterator<Item = Admission>) -> Vec<(Lease, Instant)> {
         let mut state = self.state();
         let mut next = Vec::new();
         for admission in admissions {
+            if let Some(settled) = &mut state.settled_meanwhile {
+                settled.insert(admission.seq);
+            }
             if let Entry::Occupied(held) = state.held.entry(admission.seq)
                 && held.get().number == admission.number
             {
@@ -153,7 +198,7 @@ impl InFlight {
         let ending = state
             .held
             .iter()
-            .filter(|(_, held)| held.deadline < horizon && !held.lost);
+            .filter(|(_, held)| matches!(held.right, Right::Lease(deadline) if deadline < horizon) && !held.lost);
         ending
             .map(|(seq, held)| Lease {
                 seq: *seq,
@@ -177,7 +222,7 @@ impl InFlight {
                 continue;
             }
             if kept.contains(lease) {
-                held.get_mut().deadline = deadline;
+                held.get_mut().right = Right::Lease(deadline);
                 continue;
             }
             match held.get().stage {
@@ -196,13 +241,127 @@ impl InFlight {
         lost
     }
 
-    /// Lets everything go, and says what it was.
-    pub(crate) fn drain(&self) -> Vec<Lease> {
-        self.state()
-            .held
-            .drain()
-            .map(|(seq, held)| Lease { seq, token: held.token })
-            .collect()
+    /// Lets everything go, and says what it was. What is of a lane goes with it, and needs no release.
+    pub(crate) fn drain(&self) -> Drained {
+        let mut drained = Drained::default();
+        for (seq, held) in self.state().held.drain() {
+            match held.right {
+                Right::Lease(_) => drained.leases.push(Lease { seq, token: held.token }),
+                Right::Lane(_) => drained.of_lanes += 1,
+            }
+        }
+        drained
+    }
+}
+
+/// What was let go.
+#[derive(Debug, Default)]
+pub(crate) struct Drained {
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) of_lanes: u64,
+}
+
+impl Right {
+    fn until(self, lanes_until: Option<Instant>) -> Option<Instant> {
+        match self {
+            Self::Lease(until) => Some(until),
+            Self::Lane(_) => lanes_until,
+        }
+    }
+}
+
+/// Events that are ours because their lane is.
+impl InFlight {
+    pub(crate) fn lanes(&self) -> Lanes {
+        self.state().lanes.clone()
+    }
+
+    /// These lanes are ours until then. What is queued of others is let go; what a listener has begun of them is not.
+    pub(crate) fn hold_lanes(&self, open: LaneSet, until: Instant, members: usize) {
+        let mut state = self.state();
+        let state = &mut *state;
+        if !open.without(state.lanes.open).is_empty() {
+            state.lanes.gains += 1;
+        }
+        state.lanes = Lanes {
+            open,
+            until: Some(until),
+            members,
+            gains: state.lanes.gains,
+        };
+        state.held.retain(|_, held| match held.right {
+            Right::Lane(lane) => open.contains(lane) || held.stage != Stage::Queued,
+            Right::Lease(_) => true,
+        });
+    }
+
+    /// No lane is ours any longer, nor is anything that was read from one.
+    pub(crate) fn lose_lanes(&self) -> u64 {
+        let mut state = self.state();
+        let before = state.held.len();
+        state.lanes = Lanes {
+            gains: state.lanes.gains,
+            ..Lanes::default()
+        };
+        state.held.retain(|_, held| matches!(held.right, Right::Lease(_)));
+        (before - state.held.len()) as u64
+    }
+
+    /// Lanes of which something is here.
+    pub(crate) fn busy_lanes(&self) -> LaneSet {
+        let state = self.state();
+        let lanes = state.held.values().filter_map(|held| match held.right {
+            Right::Lane(lane) => Some(lane),
+            Right::Lease(_) => None,
+        });
+        lanes.collect()
+    }
+
+    /// Before lanes are read: remembers what is settled from here on.
+    pub(crate) fn begin_read(&self) {
+        self.state().settled_meanwhile = Some(HashSet::new());
+    }
+
+    pub(crate) fn end_read(&self) {
+        self.state().settled_meanwhile = None;
+    }
+
+    /// Whether it is here, or was until just now.
+    pub(crate) fn knows(&self, seq: i64) -> bool {
+        let state = self.state();
+        state.held.contains_key(&seq)
+            || state
+                .settled_meanwhile
+                .as_ref()
+                .is_some_and(|settled| settled.contains(&seq))
+    }
+
+    /// Takes in an event that was read from a lane. `None` if it is here already, or was while it was being read, or if its
+    /// lane is not ours.
+    pub(crate) fn admit_from_lane(&self, lease: Lease, lane: u8) -> Option<Admission> {
+        let mut state = self.state();
+        let settled = state
+            .settled_meanwhile
+            .as_ref()
+            .is_some_and(|settled| settled.contains(&lease.seq));
+        if settled || !state.lanes.open.contains(lane) {
+            return None;
+        }
+        state.admissions += 1;
+        let number = state.admissions;
+        let Entry::Vacant(vacant) = state.held.entry(lease.seq) else {
+            return None;
+        };
+        vacant.insert(Held {
+            number,
+            token: lease.token,
+            right: Right::Lane(lane),
+            since: Instant::now(),
+            stage: Stage::Queued,
+            next: None,
+            lost: false,
+        });
+        Some(Admission { seq: lease.seq, number })
     }
 }
 
@@ -212,6 +371,64 @@ mod tests {
 
     fn lease(token: i64) -> Lease {
         Lease { seq: 1, token }
+    }
+
+    fn of_row(token: i64) -> Option<Settling> {
+        Some(Settling {
+            lease: lease(token),
+            of_lane: false,
+        })
+    }
+
+    fn lanes(lanes: &[u8]) -> LaneSet {
+        lanes.iter().copied().collect()
+    }
+
+    #[test]
+    fn rows_are_taken_in_from_open_lanes_only_and_once() {
+        let in_flight = InFlight::default();
+        assert_eq!(in_flight.admit_from_lane(lease(1), 3), None);
+        in_flight.hold_lanes(lanes(&[3]), in_a_minute(), 1);
+        let admission = in_flight.admit_from_lane(lease(1), 3).unwrap();
+        assert_eq!(in_flight.admit_from_lane(lease(1), 3), None);
+        assert!(in_flight.start(admission, Duration::ZERO));
+        assert!(in_flight.settle(admission).unwrap().of_lane);
+    }
+
+    #[test]
+    fn what_was_settled_while_lanes_were_read_is_not_taken_in_again() {
+        let in_flight = InFlight::default();
+        in_flight.hold_lanes(LaneSet::ALL, in_a_minute(), 1);
+        let admission = in_flight.admit_from_lane(lease(1), 3).unwrap();
+        in_flight.begin_read();
+        in_flight.settled([admission]);
+        assert_eq!(in_flight.admit_from_lane(lease(1), 3), None);
+        in_flight.end_read();
+        assert!(in_flight.admit_from_lane(lease(1), 3).is_some());
+    }
+
+    #[test]
+    fn a_lane_that_is_handed_over_keeps_what_a_listener_has_begun() {
+        let in_flight = InFlight::default();
+        in_flight.hold_lanes(lanes(&[3]), in_a_minute(), 1);
+        let begun = in_flight.admit_from_lane(lease(1), 3).unwrap();
+        assert!(in_flight.start(begun, Duration::ZERO));
+        let queued = in_flight.admit_from_lane(Lease { seq: 2, token: 1 }, 3).unwrap();
+        in_flight.hold_lanes(LaneSet::NONE, in_a_minute(), 2);
+        assert!(!in_flight.start(queued, Duration::ZERO));
+        assert_eq!(in_flight.busy_lanes(), lanes(&[3]));
+        in_flight.settled([begun]);
+        assert!(in_flight.busy_lanes().is_empty());
+    }
+
+    #[test]
+    fn with_the_lanes_everything_of_them_is_lost() {
+        let in_flight = InFlight::default();
+        in_flight.hold_lanes(lanes(&[3]), in_a_minute(), 1);
+        let begun = in_flight.admit_from_lane(lease(1), 3).unwrap();
+        assert!(in_flight.start(begun, Duration::ZERO));
+        assert_eq!(in_flight.lose_lanes(), 1);
+        assert_eq!(in_flight.settle(begun), None);
     }
 
     fn in_a_minute() -> Instant {
@@ -224,7 +441,7 @@ mod tests {
         let first = in_flight.admit(lease(7), Instant::now()).unwrap();
         assert_eq!(in_flight.admit(lease(8), in_a_minute()), None);
         assert!(in_flight.start(first, Duration::ZERO));
-        assert_eq!(in_flight.settle(first), Some(lease(8)));
+        assert_eq!(in_flight.settle(first), of_row(8));
     }
 
     #[test]
@@ -264,7 +481,7 @@ mod tests {
         assert!(in_flight.start(second, Duration::ZERO));
         assert!(!in_flight.start(second, Duration::ZERO), "and never twice");
         assert_eq!(in_flight.settle(first), None);
-        assert_eq!(in_flight.settle(second), Some(lease(8)));
+        assert_eq!(in_flight.settle(second), of_row(8));
     }
 
     #[test]
@@ -272,15 +489,16 @@ mod tests {
         let in_flight = InFlight::default();
         let admission = in_flight.admit(lease(7), in_a_minute()).unwrap();
         in_flight.start(admission, Duration::ZERO);
-        assert_eq!(in_flight.settle(admission), Some(lease(7)));
+        assert_eq!(in_flight.settle(admission), of_row(7));
         // Written: 8. Claimed: 9. And only then the answer to the writing arrives.
-        assert_eq!(in_flight.admit(lease(9), in_a_minute()), None);
+        let deadline = in_a_minute();
+        assert_eq!(in_flight.admit(lease(9), deadline), None);
         assert_eq!(
             in_flight.settle(admission),
-            Some(lease(7)),
+            of_row(7),
             "a repeated write is still about the first delivery"
         );
-        assert_eq!(in_flight.settled([admission]), [lease(9)]);
+        assert_eq!(in_flight.settled([admission]), [(lease(9), deadline)]);
     }
 
     #[test]
@@ -289,7 +507,7 @@ mod tests {
         let admission = in_flight.admit(lease(7), Instant::now()).unwrap();
         in_flight.settle(admission);
         assert_eq!(in_flight.admit(lease(8), in_a_minute()), None);
-        assert_eq!(in_flight.settle(admission), Some(lease(8)));
+        assert_eq!(in_flight.settle(admission), of_row(8));
         assert!(in_flight.settled([admission]).is_empty());
     }
 }

@@ -34,6 +34,7 @@ impl Dispatcher {
                 let ours = self.in_flight.start(job.admission, margin);
                 if !ours {
                     self.telemetry.leases_lost.increment(1);
+                    self.left(job.admission, false);
                 }
                 ours
             });
@@ -213,7 +214,10 @@ impl Dispatcher {
             None => {
                 self.telemetry.dead.increment(1);
                 tracing::error!(event.id = %id, event.type = %event_type, attempt = failed, error, "dead");
-                Verdict::Dead { error, done_by }
+                match self.parks {
+                    true => Verdict::DeadAndParked { error, done_by },
+                    false => Verdict::Dead { error, done_by },
+                }
             }
         }
     }

@@ -26,10 +26,14 @@ create table if not exists `{table}` (
   done_by        text,
   -- available_at while the row is pending, else null: the place of a partial index.
   pending_at     datetime(6) generated always as (case when status in (0, 2) then available_at end) stored,
+  -- One while the row is pending, else null.
+  pending        tinyint generated always as (case when status in (0, 2) then 1 end) stored,
   primary key (seq),
   unique key `{table}_event_id` (event_id),
   -- Pending rows in the order they are due; those that are delivered lie behind null, where no scan comes by.
   key `{table}_pending` (pending_at, seq),
+  -- Pending rows in the order of writing: how the owner of a lane reads it.
+  key `{table}_order` (pending, seq, lane),
   -- Dead rows; all others lie behind null.
   key `{table}_dead` (dead_at),
   constraint `{table}_one_payload` check ((payload is null) <> (payload_bytes is null)),
@@ -53,4 +57,31 @@ create table if not exists `{table}_lease` (
   owner       varchar(128) not null,
   epoch       bigint       not null,
   lease_until datetime(6)  not null
+) engine = InnoDB default character set utf8mb4 collate utf8mb4_bin;
+
+-- The nodes that share the lanes, while they live.
+create table if not exists `{table}_node` (
+  name        varchar(160) not null primary key,
+  joined_at   datetime(6)  not null default (utc_timestamp(6)),
+  lease_until datetime(6)  not null
+) engine = InnoDB default character set utf8mb4 collate utf8mb4_bin;
+
+-- Who reads which lane. A lane of nobody, or of no living node, is free; epoch counts its owners.
+create table if not exists `{table}_lane` (
+  lane  smallint not null primary key,
+  owner varchar(160),
+  epoch bigint   not null default 0
+) engine = InnoDB default character set utf8mb4 collate utf8mb4_bin;
+
+insert ignore into `{table}_lane` (lane)
+with recursive lanes(lane) as (select 0 union all select lane + 1 from lanes where lane < 63) select lane from lanes;
+
+-- Keys whose events wait: until an instant for one that is to be tried again, or until an operator says so (null).
+create table if not exists `{table}_key` (
+  aggregate_type varchar(64)  not null,
+  aggregate_id   varchar(128) not null,
+  seq            bigint       not null, -- the event that holds the others back
+  blocked_at     datetime(6)  not null default (utc_timestamp(6)),
+  blocked_until  datetime(6),
+  primary key (aggregate_type, aggregate_id)
 ) engine = InnoDB default character set utf8mb4 collate utf8mb4_bin;

@@ -39,6 +39,9 @@ create table "{table}" (
 -- Pending rows alone, in the order they are due: delivered rows slow nothing down.
 create index "{table}_pending" on "{table}" (available_at, seq) where status in (0, 2);
 
+-- Pending rows alone, in the order of writing: how the owner of a lane reads it.
+create index "{table}_order" on "{table}" (seq) where status in (0, 2);
+
 -- Dead rows alone.
 create index "{table}_dead" on "{table}" (dead_at) where status = 3;
 
@@ -60,4 +63,30 @@ create table "{table}_lease" (
   owner       varchar(128) not null,
   epoch       bigint       not null,
   lease_until timestamptz  not null
+);
+
+-- The nodes that share the lanes, while they live.
+create table "{table}_node" (
+  name        varchar(160) not null primary key,
+  joined_at   timestamptz  not null default clock_timestamp(),
+  lease_until timestamptz  not null
+);
+
+-- Who reads which lane. A lane of nobody, or of no living node, is free; epoch counts its owners.
+create table "{table}_lane" (
+  lane  smallint not null primary key,
+  owner varchar(160),
+  epoch bigint   not null default 0
+);
+
+insert into "{table}_lane" (lane) select generate_series(0, 63);
+
+-- Keys whose events wait: until an instant for one that is to be tried again, or until an operator says so (null).
+create table "{table}_key" (
+  aggregate_type varchar(64)  not null,
+  aggregate_id   varchar(128) not null,
+  seq            bigint       not null, -- the event that holds the others back
+  blocked_at     timestamptz  not null default clock_timestamp(),
+  blocked_until  timestamptz,
+  primary key (aggregate_type, aggregate_id)
 );

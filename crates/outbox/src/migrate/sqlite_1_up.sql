@@ -35,6 +35,9 @@ create table "{table}" (
 -- Pending rows alone, in the order they are due: delivered rows slow nothing down.
 create index "{table}_pending" on "{table}" (available_at, seq) where status in (0, 2);
 
+-- Pending rows alone, in the order of writing: how the owner of a lane reads it.
+create index "{table}_order" on "{table}" (seq) where status in (0, 2);
+
 -- Dead rows alone.
 create index "{table}_dead" on "{table}" (dead_at) where status = 3;
 
@@ -56,4 +59,31 @@ create table "{table}_lease" (
   owner       text    not null,
   epoch       integer not null,
   lease_until integer not null
+) strict;
+
+-- The nodes that share the lanes, while they live.
+create table "{table}_node" (
+  name        text    not null primary key,
+  joined_at   integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000),
+  lease_until integer not null
+) strict;
+
+-- Who reads which lane. A lane of nobody, or of no living node, is free; epoch counts its owners.
+create table "{table}_lane" (
+  lane  integer not null primary key,
+  owner text,
+  epoch integer not null default 0
+) strict;
+
+insert into "{table}_lane" (lane)
+with recursive lanes(lane) as (select 0 union all select lane + 1 from lanes where lane < 63) select lane from lanes;
+
+-- Keys whose events wait: until an instant for one that is to be tried again, or until an operator says so (null).
+create table "{table}_key" (
+  aggregate_type text    not null,
+  aggregate_id   text    not null,
+  seq            integer not null, -- the event that holds the others back
+  blocked_at     integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000),
+  blocked_until  integer,
+  primary key (aggregate_type, aggregate_id)
 ) strict;

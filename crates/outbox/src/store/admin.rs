@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, names, read_event, read_id, required};
 use super::sql::{Dialect, Driver, SqlStore, Statement, quote};
 use super::{Attempt, Filter, Page, Purge, Purged, Stats, Status, StatusCount, StoredEvent};
+use super::{read, share};
 use crate::event::EventId;
 
 /// ` where ...`: the filter as a condition. A filter on DEAD alone is served by the index on `dead_at`.
@@ -179,7 +180,9 @@ pub(super) async fn replay<D: Driver>(store: &SqlStore<D>, filter: &Filter, limi
     push_picked(&mut statement, &table, filter, " and status = 3", limit);
     statement.push(" and status = 3");
     let mut connection = store.pool.acquire().await?;
-    D::execute(&mut connection, statement).await
+    let replayed = D::execute(&mut connection, statement).await?;
+    read::unblock_resolved(store, &mut connection).await?;
+    Ok(replayed)
 }
 
 pub(super) async fn discard<D: Driver>(store: &SqlStore<D>, filter: &Filter, limit: usize) -> Result<u64, sqlx::Error> {
@@ -194,7 +197,9 @@ pub(super) async fn discard<D: Driver>(store: &SqlStore<D>, filter: &Filter, lim
         statement.push(&format!(" and status in ({})", codes.join(", ")));
     }
     let mut connection = store.pool.acquire().await?;
-    D::execute(&mut connection, statement).await
+    let discarded = D::execute(&mut connection, statement).await?;
+    read::unblock_resolved(store, &mut connection).await?;
+    Ok(discarded)
 }
 
 /// Walks the primary key from `after`. Rows are written in the order of `seq` and finished later, so the walk ends where
@@ -247,6 +252,11 @@ pub(super) async fn purge<D: Driver>(store: &SqlStore<D>, purge: &Purge, after: 
             }
         }
         delete.push(&format!(" and ({})", kinds.join(" or ")));
+        // A dead event that its key waits for is still to be resolved.
+        delete.push(&format!(
+            " and not exists (select 1 from {} k where k.seq = {table}.seq and k.blocked_until is null)",
+            quote::<D>(&store.table.key())
+        ));
     }
     if let Some(event_type) = &purge.event_type {
         delete.push(" and event_type = ").bind(event_type.as_str());
@@ -256,6 +266,7 @@ pub(super) async fn purge<D: Driver>(store: &SqlStore<D>, purge: &Purge, after: 
     let more = oldest < cutoff && usize::try_from(count).is_ok_and(|count| count >= purge.limit);
     if !more {
         purge_attempts(store, &mut connection, purge, cutoff).await?;
+        read::forget_free_keys(store, &mut connection).await?;
     }
     Ok(Purged {
         deleted,
@@ -344,6 +355,7 @@ pub(super) async fn release_all<D: Driver>(store: &SqlStore<D>) -> Result<u64, s
         quote::<D>(store.table.as_str()),
         D::PENDING
     ));
+    share::strike_all(store).await?;
     let mut connection = store.pool.acquire().await?;
     D::execute(&mut connection, statement).await
 }

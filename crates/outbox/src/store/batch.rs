@@ -5,12 +5,14 @@ use super::{Lease, Settlement, Verdict, cut};
 
 /// Settlements by kind, with values as the columns hold them.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub struct Batch {
     pub(super) done: Vec<Lease>,
     pub(super) deleted: Vec<Lease>,
     pub(super) retry: Vec<Change>,
     pub(super) dead: Vec<Change>,
     pub(super) defer: Vec<Change>,
+    /// Those of the dead that hold back their key.
+    parked: Vec<i64>,
 }
 
 /// What is written to a row that is not done. What a kind has no use for is empty.
@@ -39,10 +41,35 @@ impl Batch {
                 Verdict::DoneAndDeleted => batch.deleted.push(lease),
                 Verdict::Retry { after, error, done_by } => batch.retry.push(change(micros(*after), error, done_by)),
                 Verdict::Dead { error, done_by } => batch.dead.push(change(0, error, done_by)),
+                Verdict::DeadAndParked { error, done_by } => {
+                    batch.dead.push(change(0, error, done_by));
+                    batch.parked.push(lease.seq);
+                }
                 Verdict::Defer { after, done_by } => batch.defer.push(change(micros(*after), "", done_by)),
             }
         }
         batch
+    }
+
+    /// Whether some of them keep later events of their key from being delivered.
+    pub(super) fn holds_keys_back(&self) -> bool {
+        !(self.retry.is_empty() && self.defer.is_empty() && self.parked.is_empty())
+    }
+
+    /// Rows that are to be delivered later.
+    pub(super) fn later(&self) -> Vec<i64> {
+        let later = self.retry.iter().chain(&self.defer);
+        later.map(|change| change.lease.seq).collect()
+    }
+
+    /// Rows whose key waits for an operator.
+    pub(super) fn parked(&self) -> Vec<i64> {
+        self.parked.clone()
+    }
+
+    /// Whether all that it has is delivered rows of one kind.
+    pub(super) fn is_done_only(&self) -> bool {
+        self.is_one_statement(false) && self.defer.is_empty()
     }
 
     /// Whether one statement writes it all, which needs no transaction around it. A failure takes two, unless the database

@@ -1,5 +1,6 @@
 //! The outbox in memory, for unit tests of services: no server, no file, the same contract.
 
+mod lanes;
 mod rows;
 mod store;
 

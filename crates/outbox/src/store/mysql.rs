@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Executor, MySql, QueryBuilder, Row, SqlSafeStr, SqlStr
 use super::batch::{Batch, Change, changes_json, leases_json};
 use super::row::{bind_row, columns, micros, read_claimed};
 use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
-use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, quote};
+use super::{Claim, Claimed, Explain, Lease, NewRow, quote};
 use crate::error::Error;
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -24,6 +24,12 @@ impl Dialect for MySql {
     const PENDING: &'static str = "pending_at is not null";
     const DUE: &'static str = "pending_at";
     const INSTANT: &'static str = "datetime(6)";
+    const PENDING_IN_ORDER: &'static str = "t.pending = 1";
+    const LANE_HOLDERS: usize = usize::MAX;
+    const HOLD: &'static str = " lock in share mode";
+    const LOCK_IF_FREE: &'static str = " for update skip locked";
+    const REPLACE_BLOCK: &'static str = "on duplicate key update \
+         seq = values(seq), blocked_at = values(blocked_at), blocked_until = values(blocked_until)";
 
     fn placeholder(_n: usize) -> String {
         "?".to_owned()
@@ -35,6 +41,15 @@ impl Dialect for MySql {
 
     fn shift(instant: &str, micros: &str) -> String {
         format!("({instant} + interval {micros} microsecond)")
+    }
+
+    fn at(micros: &str) -> String {
+        format!("('1970-01-01' + interval {micros} microsecond)")
+    }
+
+    fn in_order_of_writing(table: &TableName) -> String {
+        let index = quote::<Self>(&format!("{table}_order"));
+        format!("{} as t force index ({index})", quote::<Self>(table.as_str()))
     }
 
     fn integer(column: &str) -> String {
@@ -207,6 +222,14 @@ impl Driver for MySql {
                 connection
                     .execute("set session transaction isolation level read committed")
                     .await?;
+                // A process that is stopped in the middle of a transaction must not keep others from taking over. MySQL,
+                // unlike MariaDB, has no such limit.
+                let limit = connection.execute("set session idle_transaction_timeout = 2").await;
+                if let Err(error) = limit
+                    && number(&error) != Some(1193)
+                {
+                    return Err(error);
+                }
                 Ok(())
             })
         });
@@ -335,14 +358,36 @@ impl Driver for MySql {
         rows.iter().map(read_claimed::<Self>).collect()
     }
 
-    async fn settle(pool: &MySqlPool, sql: &Sql, owner: &str, settlements: &[Settlement]) -> Result<u64, sqlx::Error> {
-        let batch = Batch::of(settlements);
-        if batch.is_one_statement(false) {
-            return write(&batch, &mut *pool.acquire().await?, sql, owner).await;
+    fn is_one_statement(batch: &Batch, member: Option<&str>) -> bool {
+        // An update of a join does not lock what it only reads.
+        member.is_none() && batch.is_one_statement(false)
+    }
+
+    async fn write(
+        connection: &mut MySqlConnection,
+        sql: &Sql,
+        owner: &str,
+        batch: &Batch,
+        _member: Option<&str>,
+    ) -> Result<u64, sqlx::Error> {
+        let mut applied = 0;
+        for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
+            if !leases.is_empty() {
+                let query = sqlx::query(statement.clone()).bind(leases_json(leases));
+                applied += query.execute(&mut *connection).await?.rows_affected();
+            }
         }
-        let mut tx = pool.begin().await?;
-        let applied = write(&batch, &mut tx, sql, owner).await?;
-        tx.commit().await?;
+        for (failed, update) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
+            if !failed.is_empty() {
+                remember_failures(failed, connection, sql, owner).await?;
+                let query = sqlx::query(update.clone()).bind(changes_json(failed));
+                applied += query.execute(&mut *connection).await?.rows_affected();
+            }
+        }
+        if !batch.defer.is_empty() {
+            let query = sqlx::query(sql.defer.clone()).bind(changes_json(&batch.defer));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
         Ok(applied)
     }
 
@@ -369,6 +414,11 @@ impl Driver for MySql {
             .rows_affected())
     }
 
+    async fn explain_read(pool: &MySqlPool, statement: Statement<Self>) -> Result<String, sqlx::Error> {
+        let query = query!(statement.prefixed("explain "));
+        Ok(plan(&query.fetch_all(pool).await?))
+    }
+
     async fn explain(pool: &MySqlPool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
         let rows: Vec<_> = (1..=100_i64)
             .map(|seq| serde_json::json!([seq, 0, 0, "x", "x"]))
@@ -385,27 +435,33 @@ impl Driver for MySql {
             Explain::Defer => sqlx::query(explain(&sql.defer)).bind(batch),
             Explain::Renew => sqlx::query(explain(&sql.renew)).bind(batch).bind(0_i64),
             Explain::Release => sqlx::query(explain(&sql.release)).bind(batch),
+            Explain::ReadLanes | Explain::ReadInOrder => unreachable!("explained by explain_read"),
         };
-        let mut plan = String::new();
-        for row in query.fetch_all(pool).await? {
-            let text = |column: &str| {
-                row.try_get::<Option<String>, _>(column)
-                    .ok()
-                    .flatten()
-                    .unwrap_or_default()
-            };
-            // A number in MySQL, text in MariaDB.
-            let rows = match row.try_get::<Option<u64>, _>("rows") {
-                Ok(rows) => rows.unwrap_or(0).to_string(),
-                Err(_) => text("rows"),
-            };
-            let (table, access, key, extra) = (text("table"), text("type"), text("key"), text("Extra"));
-            plan.push_str(&format!(
-                "table={table} type={access} key={key} rows={rows} extra={extra}\n"
-            ));
-        }
-        Ok(plan)
+        Ok(plan(&query.fetch_all(pool).await?))
     }
+}
+
+/// The plan's rows, a line each.
+fn plan(rows: &[MySqlRow]) -> String {
+    let mut plan = String::new();
+    for row in rows {
+        let text = |column: &str| {
+            row.try_get::<Option<String>, _>(column)
+                .ok()
+                .flatten()
+                .unwrap_or_default()
+        };
+        // A number in MySQL, text in MariaDB.
+        let rows = match row.try_get::<Option<u64>, _>("rows") {
+            Ok(rows) => rows.unwrap_or(0).to_string(),
+            Err(_) => text("rows"),
+        };
+        let (table, access, key, extra) = (text("table"), text("type"), text("key"), text("Extra"));
+        plan.push_str(&format!(
+            "table={table} type={access} key={key} rows={rows} extra={extra}\n"
+        ));
+    }
+    plan
 }
 
 fn number(error: &sqlx::Error) -> Option<u16> {
@@ -415,28 +471,6 @@ fn number(error: &sqlx::Error) -> Option<u16> {
             .try_downcast_ref::<MySqlDatabaseError>()?
             .number(),
     )
-}
-
-async fn write(batch: &Batch, connection: &mut MySqlConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
-    let mut applied = 0;
-    for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
-        if !leases.is_empty() {
-            let query = sqlx::query(statement.clone()).bind(leases_json(leases));
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-    }
-    for (failed, update) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
-        if !failed.is_empty() {
-            remember_failures(failed, connection, sql, owner).await?;
-            let query = sqlx::query(update.clone()).bind(changes_json(failed));
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-    }
-    if !batch.defer.is_empty() {
-        let query = sqlx::query(sql.defer.clone()).bind(changes_json(&batch.defer));
-        applied += query.execute(&mut *connection).await?.rows_affected();
-    }
-    Ok(applied)
 }
 
 /// Locks the rows that are still ours and writes down their failures; the update that follows finds the same rows.

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction};
 use super::batch::Batch;
 use super::row::{bind_row, columns, micros, read_claimed};
 use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
-use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, Wakeups, quote};
+use super::{Claim, Claimed, Explain, Lease, NewRow, Wakeups, quote};
 use crate::error::{Error, database};
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -25,6 +25,13 @@ impl Dialect for Postgres {
     const PENDING: &'static str = "status in (0, 2)";
     const DUE: &'static str = "available_at";
     const INSTANT: &'static str = "timestamptz";
+    const PENDING_IN_ORDER: &'static str = "t.status in (0, 2)";
+    const LANE_HOLDERS: usize = usize::MAX;
+    // The weakest lock that a delete waits for; renewing, which changes no key, does not.
+    const HOLD: &'static str = " for key share";
+    const LOCK_IF_FREE: &'static str = " for update skip locked";
+    const REPLACE_BLOCK: &'static str = "on conflict (aggregate_type, aggregate_id) do update \
+         set seq = excluded.seq, blocked_at = excluded.blocked_at, blocked_until = excluded.blocked_until";
 
     fn placeholder(n: usize) -> String {
         format!("${n}")
@@ -37,6 +44,19 @@ impl Dialect for Postgres {
 
     fn shift(instant: &str, micros: &str) -> String {
         format!("({instant} + {micros} * interval '1 microsecond')")
+    }
+
+    fn at(micros: &str) -> String {
+        format!("(timestamptz 'epoch' + {micros} * interval '1 microsecond')")
+    }
+
+    fn shift_right(bits: &str, by: &str) -> String {
+        format!("({bits}::bigint >> {by}::int)")
+    }
+
+    /// The planner has no hints; the index is the only one that is both in this order and free of finished rows.
+    fn in_order_of_writing(table: &TableName) -> String {
+        format!("{} as t", quote::<Self>(table.as_str()))
     }
 
     fn integer(column: &str) -> String {
@@ -80,8 +100,12 @@ impl Driver for Postgres {
 
     fn statements(table: &TableName) -> Sql {
         let attempt = quote::<Self>(&table.attempt());
+        let node = quote::<Self>(&table.node());
         let table = quote::<Self>(table.as_str());
         let columns = columns::<Self>("t.");
+        // Nobody, or still a member, and kept one until all is written: see `store/lane.rs`.
+        let fence = format!("with fence as materialized (select 1 from {node} where name = $3 for key share)");
+        let member = "($3::text is null or exists (select 1 from fence))";
         let written = "event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, headers, \
                        occurred_at, available_at, locked_by, lease_until, token";
         // A lease of which the row still has the token: served by the primary key. The sum keeps the planner from taking
@@ -140,9 +164,11 @@ impl Driver for Postgres {
                  where t.lease_until >= now() + $3::bigint * interval '1 microsecond'"
             )),
             done: statement(format!(
-                "update {table} as t set status = 1, done_at = now(), {free} from {leases} where {held}"
+                "{fence} update {table} as t set status = 1, done_at = now(), {free} from {leases} where {held} and {member}"
             )),
-            delete: statement(format!("delete from {table} as t using {leases} where {held}")),
+            delete: statement(format!(
+                "{fence} delete from {table} as t using {leases} where {held} and {member}"
+            )),
             retry: statement(format!(
                 "with failed as (
                    update {table} as t
@@ -210,9 +236,11 @@ impl Driver for Postgres {
     fn own_options(options: PoolOptions<Self>, connect: PgConnectOptions) -> (PoolOptions<Self>, PgConnectOptions) {
         let options = options.after_connect(|connection, _| {
             Box::pin(async move {
+                // A process that is stopped in the middle of a transaction must not keep others from taking over.
                 // And whatever the server's default isolation is: ours must not abort the application's transactions.
                 let settings = "set enable_seqscan = off; set enable_bitmapscan = off; \
                                 set enable_hashjoin = off; set enable_mergejoin = off; \
+                                set idle_in_transaction_session_timeout = '2s'; \
                                 set session characteristics as transaction isolation level read committed";
                 sqlx::raw_sql(settings).execute(connection).await?;
                 Ok(())
@@ -329,14 +357,51 @@ impl Driver for Postgres {
         rows.iter().map(read_claimed::<Self>).collect()
     }
 
-    async fn settle(pool: &PgPool, sql: &Sql, owner: &str, settlements: &[Settlement]) -> Result<u64, sqlx::Error> {
-        let batch = Batch::of(settlements);
-        if batch.is_one_statement(true) {
-            return write(&batch, &mut *pool.acquire().await?, sql, owner).await;
+    fn is_one_statement(batch: &Batch, member: Option<&str>) -> bool {
+        match member {
+            None => batch.is_one_statement(true),
+            Some(_) => batch.is_done_only(),
         }
-        let mut tx = pool.begin().await?;
-        let applied = write(&batch, &mut tx, sql, owner).await?;
-        tx.commit().await?;
+    }
+
+    async fn write(
+        connection: &mut PgConnection,
+        sql: &Sql,
+        owner: &str,
+        batch: &Batch,
+        member: Option<&str>,
+    ) -> Result<u64, sqlx::Error> {
+        let mut applied = 0;
+        for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
+            if !leases.is_empty() {
+                let (seqs, tokens) = arrays(leases);
+                let query = sqlx::query(statement.clone()).bind(seqs).bind(tokens).bind(member);
+                applied += query.execute(&mut *connection).await?.rows_affected();
+            }
+        }
+        // Each counts the failures that it has written down: one for each row that was still ours.
+        for (failed, statement) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
+            if !failed.is_empty() {
+                let (seqs, tokens) = arrays(failed.iter().map(|change| &change.lease));
+                let query = sqlx::query(statement.clone())
+                    .bind(seqs)
+                    .bind(tokens)
+                    .bind(column(failed, |change| change.after))
+                    .bind(column(failed, |change| change.error.as_str()))
+                    .bind(column(failed, |change| change.done_by.as_deref()))
+                    .bind(owner);
+                applied += query.execute(&mut *connection).await?.rows_affected();
+            }
+        }
+        if !batch.defer.is_empty() {
+            let (seqs, tokens) = arrays(batch.defer.iter().map(|change| &change.lease));
+            let query = sqlx::query(sql.defer.clone())
+                .bind(seqs)
+                .bind(tokens)
+                .bind(column(&batch.defer, |change| change.after))
+                .bind(column(&batch.defer, |change| change.done_by.as_deref()));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
         Ok(applied)
     }
 
@@ -375,6 +440,13 @@ impl Driver for Postgres {
         Ok(Some(Box::new(Notifications(listener))))
     }
 
+    async fn explain_read(pool: &PgPool, statement: Statement<Self>) -> Result<String, sqlx::Error> {
+        let query = query!(statement.prefixed("explain (analyze, buffers) "));
+        let rows = query.fetch_all(pool).await?;
+        let lines = rows.iter().map(|row| row.try_get::<String, _>(0));
+        Ok(lines.collect::<Result<Vec<_>, _>>()?.join("\n"))
+    }
+
     async fn explain(pool: &PgPool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
         let leases: Vec<i64> = (1..=100).collect();
         let numbers = vec![0_i64; 100];
@@ -392,8 +464,14 @@ impl Driver for Postgres {
                 .bind(&leases)
                 .bind(&numbers)
                 .bind(0_i64),
-            Explain::Done => sqlx::query_scalar(explain(&sql.done)).bind(&leases).bind(&numbers),
-            Explain::Delete => sqlx::query_scalar(explain(&sql.delete)).bind(&leases).bind(&numbers),
+            Explain::Done => sqlx::query_scalar(explain(&sql.done))
+                .bind(&leases)
+                .bind(&numbers)
+                .bind(None::<&str>),
+            Explain::Delete => sqlx::query_scalar(explain(&sql.delete))
+                .bind(&leases)
+                .bind(&numbers)
+                .bind(None::<&str>),
             Explain::Retry => sqlx::query_scalar(explain(&sql.retry))
                 .bind(&leases)
                 .bind(&numbers)
@@ -418,6 +496,7 @@ impl Driver for Postgres {
                 .bind(&numbers)
                 .bind(0_i64),
             Explain::Release => sqlx::query_scalar(explain(&sql.release)).bind(&leases).bind(&numbers),
+            Explain::ReadLanes | Explain::ReadInOrder => unreachable!("explained by explain_read"),
         };
         let lines: Vec<String> = query.fetch_all(&mut *tx).await?;
         tx.rollback().await?;
@@ -446,39 +525,4 @@ fn arrays<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> (Vec<i64>, Vec<i64
 
 fn column<'a, S, T>(rows: &'a [S], value: impl Fn(&'a S) -> T) -> Vec<T> {
     rows.iter().map(value).collect()
-}
-
-async fn write(batch: &Batch, connection: &mut PgConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
-    let mut applied = 0;
-    for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
-        if !leases.is_empty() {
-            let (seqs, tokens) = arrays(leases);
-            let query = sqlx::query(statement.clone()).bind(seqs).bind(tokens);
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-    }
-    // Each counts the failures that it has written down: one for each row that was still ours.
-    for (failed, statement) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
-        if !failed.is_empty() {
-            let (seqs, tokens) = arrays(failed.iter().map(|change| &change.lease));
-            let query = sqlx::query(statement.clone())
-                .bind(seqs)
-                .bind(tokens)
-                .bind(column(failed, |change| change.after))
-                .bind(column(failed, |change| change.error.as_str()))
-                .bind(column(failed, |change| change.done_by.as_deref()))
-                .bind(owner);
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-    }
-    if !batch.defer.is_empty() {
-        let (seqs, tokens) = arrays(batch.defer.iter().map(|change| &change.lease));
-        let query = sqlx::query(sql.defer.clone())
-            .bind(seqs)
-            .bind(tokens)
-            .bind(column(&batch.defer, |change| change.after))
-            .bind(column(&batch.defer, |change| change.done_by.as_deref()));
-        applied += query.execute(&mut *connection).await?.rows_affected();
-    }
-    Ok(applied)
 }

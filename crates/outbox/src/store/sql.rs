@@ -21,8 +21,10 @@ use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Pool, Transaction};
 use tracing::Instrument;
 
+use super::batch::Batch;
 use super::{Attempt, Claim, Claimed, Explain, Filter, Lease, NewRow, Page, Purge, Purged, Settled, Settlement, Stats};
-use super::{Store, StoredEvent, Wakeups, admin};
+use super::{BlockedKey, LaneRead, LaneRows, LaneSet, LaneShare, Ownership, Store, StoredEvent, Wakeups};
+use super::{Wanted, admin, read, share};
 use crate::error::{Error, database, is_conflict};
 use crate::event::EventId;
 use crate::migrate::Migration;
@@ -42,6 +44,16 @@ pub trait Dialect: Send + Sync + 'static {
     const DUE: &'static str;
     /// The type of a column that holds an instant.
     const INSTANT: &'static str;
+    /// Condition on a pending row `t`, exactly as the index of pending rows in the order of writing has it.
+    const PENDING_IN_ORDER: &'static str;
+    /// How many nodes may own lanes at once.
+    const LANE_HOLDERS: usize;
+    /// Ends a select that keeps others from deleting the row until the transaction ends.
+    const HOLD: &'static str;
+    /// Ends a select that locks the row for a delete, unless somebody has it.
+    const LOCK_IF_FREE: &'static str;
+    /// Ends an insert of a blocked key, where it may be there already.
+    const REPLACE_BLOCK: &'static str;
 
     /// The n-th placeholder, from one.
     fn placeholder(n: usize) -> String;
@@ -49,6 +61,14 @@ pub trait Dialect: Send + Sync + 'static {
     fn micros(instant: &str) -> String;
     /// The instant that is `micros` microseconds after `instant`; before it, if negative.
     fn shift(instant: &str, micros: &str) -> String;
+    /// The instant that is `micros` microseconds after 1970.
+    fn at(micros: &str) -> String;
+    /// `bits` shifted to the right.
+    fn shift_right(bits: &str, by: &str) -> String {
+        format!("({bits} >> {by})")
+    }
+    /// The event table as `t`, read by the index of pending rows in the order of writing.
+    fn in_order_of_writing(table: &TableName) -> String;
     /// A number column as the 64 bits that the driver reads.
     fn integer(column: &str) -> String;
     /// A JSON column as the text it was written as.
@@ -69,11 +89,25 @@ pub(crate) enum Bind {
 
 /// SQL text and the values of its placeholders. The text is made of our own literals and checked identifiers; whatever
 /// comes from outside is bound.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Statement<D> {
     sql: String,
     binds: Vec<Bind>,
+    /// Run again and again: worth a plan that is kept.
+    prepared: bool,
     dialect: PhantomData<D>,
+}
+
+// Not derived: a dialect is only a name.
+impl<D> Clone for Statement<D> {
+    fn clone(&self) -> Self {
+        Self {
+            sql: self.sql.clone(),
+            binds: self.binds.clone(),
+            prepared: self.prepared,
+            dialect: PhantomData,
+        }
+    }
 }
 
 impl<D: Dialect> Statement<D> {
@@ -81,8 +115,28 @@ impl<D: Dialect> Statement<D> {
         Self {
             sql: sql.into(),
             binds: Vec::new(),
+            prepared: false,
             dialect: PhantomData,
         }
+    }
+
+    /// A statement without values, for tests.
+    #[doc(hidden)]
+    pub fn plain(sql: &str) -> Self {
+        Self::new(sql)
+    }
+
+    /// Keeps the plan: for a statement with one text, however often it runs.
+    pub(crate) fn prepared(&mut self) -> &mut Self {
+        self.prepared = true;
+        self
+    }
+
+    /// The text alone, for its plan.
+    pub(crate) fn prefixed(mut self, prefix: &str) -> Self {
+        self.sql.insert_str(0, prefix);
+        self.prepared = false;
+        self
     }
 
     pub(crate) fn push(&mut self, sql: &str) -> &mut Self {
@@ -103,16 +157,16 @@ impl<D: Dialect> Statement<D> {
         D::placeholder(self.binds.len())
     }
 
-    pub(crate) fn into_parts(self) -> (sqlx::AssertSqlSafe<String>, Vec<Bind>) {
-        (sqlx::AssertSqlSafe(self.sql), self.binds)
+    pub(crate) fn into_parts(self) -> (sqlx::AssertSqlSafe<String>, Vec<Bind>, bool) {
+        (sqlx::AssertSqlSafe(self.sql), self.binds, self.prepared)
     }
 }
 
 /// The query of a [`Statement`], with its values bound. A macro, because the types of a query differ by database.
 macro_rules! query {
     ($statement:expr) => {{
-        let (sql, binds) = $statement.into_parts();
-        let mut query = sqlx::query(sql).persistent(false);
+        let (sql, binds, prepared) = $statement.into_parts();
+        let mut query = sqlx::query(sql).persistent(prepared);
         for bind in binds {
             query = match bind {
                 $crate::store::sql::Bind::Int(value) => query.bind(value),
@@ -202,11 +256,16 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
         leases: &[Lease],
         at_least: Duration,
     ) -> impl Future<Output = Result<Vec<Claimed>, sqlx::Error>> + Send;
-    fn settle(
-        pool: &Pool<Self>,
+    /// Whether [`write`](Self::write) can write this in one statement, which then needs no transaction around it.
+    fn is_one_statement(batch: &Batch, member: Option<&str>) -> bool;
+    /// Writes outcomes, and returns how many were not stale. A batch that [is one statement](Self::is_one_statement)
+    /// checks itself that the member, where there is one, still is one.
+    fn write(
+        connection: &mut Self::Connection,
         sql: &Self::Sql,
         owner: &str,
-        settlements: &[Settlement],
+        batch: &Batch,
+        member: Option<&str>,
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
     fn renew(
         pool: &Pool<Self>,
@@ -230,6 +289,11 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
     ) -> impl Future<Output = Result<Option<Box<dyn Wakeups>>, sqlx::Error>> + Send {
         std::future::ready(Ok(None))
     }
+    /// The plan of a reading statement.
+    fn explain_read(
+        pool: &Pool<Self>,
+        statement: Statement<Self>,
+    ) -> impl Future<Output = Result<String, sqlx::Error>> + Send;
     /// The text of the plan, and what it was asked for, with plausible values.
     fn explain(
         pool: &Pool<Self>,
@@ -353,6 +417,30 @@ impl<D: Driver> SqlStore<D> {
     }
 }
 
+impl<D: Driver> SqlStore<D> {
+    async fn write(&self, owner: &str, by: Ownership, batch: &Batch) -> Result<u64, sqlx::Error> {
+        let member = (by != Ownership::Rows).then_some(owner);
+        let blocks = by == Ownership::Keys && batch.holds_keys_back();
+        if D::is_one_statement(batch, member) && !blocks {
+            return D::write(&mut *self.pool.acquire().await?, &self.sql, owner, batch, member).await;
+        }
+        let mut tx = D::begin(&self.pool).await?;
+        if let Some(member) = member
+            && !share::hold(self, &mut tx, member).await?
+        {
+            tx.rollback().await?;
+            return Ok(0);
+        }
+        let applied = D::write(&mut tx, &self.sql, owner, batch, None).await?;
+        if blocks {
+            read::block(self, &mut tx, &batch.later(), false).await?;
+            read::block(self, &mut tx, &batch.parked(), true).await?;
+        }
+        tx.commit().await?;
+        Ok(applied)
+    }
+}
+
 impl<D: Driver> fmt::Debug for SqlStore<D> {
     /// Without the pool, whose options hold the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -411,14 +499,14 @@ impl<D: Driver> Store for SqlStore<D> {
         .await
     }
 
-    async fn settle(&self, owner: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
+    async fn settle(&self, owner: &str, by: Ownership, settlements: &[Settlement]) -> Result<Settled, Error> {
         if settlements.is_empty() {
             return Ok(Settled::default());
         }
-        let arguments = (owner.to_owned(), settlements.to_vec());
+        let arguments = (owner.to_owned(), Batch::of(settlements));
         let applied = self
-            .run("settling events", arguments, |store, (owner, settlements)| {
-                Box::pin(D::settle(&store.pool, &store.sql, owner, settlements))
+            .run("settling events", arguments, move |store, (owner, batch)| {
+                Box::pin(store.write(owner, by, batch))
             })
             .await?;
         Ok(Settled {
@@ -473,6 +561,59 @@ impl<D: Driver> Store for SqlStore<D> {
         let arguments = (name.to_owned(), owner.to_owned());
         self.run("giving up a named lease", arguments, |store, (name, owner)| {
             Box::pin(admin::resign(store, name, owner))
+        })
+        .await
+    }
+
+    async fn share_lanes(
+        &self,
+        member: &str,
+        joining: bool,
+        lease: Duration,
+        take: bool,
+    ) -> Result<Option<LaneShare>, Error> {
+        self.run("sharing lanes", member.to_owned(), move |store, member| {
+            Box::pin(share::share(store, member, joining, lease, take))
+        })
+        .await
+    }
+
+    async fn give_up_lanes(&self, member: &str, lanes: LaneSet) -> Result<(), Error> {
+        self.run("giving up lanes", member.to_owned(), move |store, member| {
+            Box::pin(share::give_up(store, member, lanes))
+        })
+        .await
+    }
+
+    async fn leave(&self, member: &str) -> Result<(), Error> {
+        self.run("leaving", member.to_owned(), |store, member| {
+            Box::pin(share::leave(store, member))
+        })
+        .await
+    }
+
+    async fn read_lanes(&self, read: &LaneRead<'_>) -> Result<LaneRows, Error> {
+        if read.lanes.is_empty() || read.limit == 0 {
+            return Ok(LaneRows::default());
+        }
+        let statement = read::statement(self, read);
+        self.run("reading lanes", statement, |store, statement| {
+            Box::pin(read::read(store, statement.clone()))
+        })
+        .await
+    }
+
+    async fn blocked_keys(&self, page: Page) -> Result<Vec<BlockedKey>, Error> {
+        self.run("reading blocked keys", (), move |store, ()| {
+            Box::pin(read::blocked(store, page))
+        })
+        .await
+    }
+
+    async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error> {
+        let key = (aggregate_type.to_owned(), aggregate_id.to_owned());
+        self.run("unblocking a key", key, |store, (aggregate_type, aggregate_id)| {
+            Box::pin(read::unblock(store, aggregate_type, aggregate_id))
         })
         .await
     }
@@ -533,8 +674,26 @@ impl<D: Driver> Store for SqlStore<D> {
     }
 
     async fn explain(&self, statement: Explain) -> Result<String, Error> {
-        D::explain(&self.pool, &self.sql, statement)
-            .await
-            .map_err(database("explaining a statement"))
+        let failed = database("explaining a statement");
+        let wanted = match statement {
+            Explain::ReadLanes => Wanted::Deliverable {
+                skip_recent: Duration::ZERO,
+            },
+            Explain::ReadInOrder => Wanted::InOrder {
+                since: None,
+                up_to: None,
+                keys: None,
+                without: &[],
+            },
+            _ => return D::explain(&self.pool, &self.sql, statement).await.map_err(failed),
+        };
+        let read = LaneRead {
+            lanes: LaneSet::ALL,
+            after: 0,
+            limit: 100,
+            wanted,
+        };
+        let statement = read::statement(self, &read);
+        D::explain_read(&self.pool, statement).await.map_err(failed)
     }
 }

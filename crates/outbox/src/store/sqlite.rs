@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, QueryBuilder, Row, SqlSafeStr, SqlStr, Sqlite, Transac
 use super::batch::{Batch, changes_json, leases_json};
 use super::row::{bind_row, columns, micros, read_claimed};
 use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
-use super::{Claim, Claimed, Explain, Lease, NewRow, Settlement, quote};
+use super::{Claim, Claimed, Explain, Lease, NewRow, quote};
 use crate::error::Error;
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -26,6 +26,14 @@ impl Dialect for Sqlite {
     const PENDING: &'static str = "status in (0, 2)";
     const DUE: &'static str = "available_at";
     const INSTANT: &'static str = "integer";
+    const PENDING_IN_ORDER: &'static str = "t.status in (0, 2)";
+    // Its processes cannot wake one another: the one that has the lanes delivers, the others are there for when it dies.
+    const LANE_HOLDERS: usize = 1;
+    // Whoever writes is the only one.
+    const HOLD: &'static str = "";
+    const LOCK_IF_FREE: &'static str = "";
+    const REPLACE_BLOCK: &'static str = "on conflict (aggregate_type, aggregate_id) do update \
+         set seq = excluded.seq, blocked_at = excluded.blocked_at, blocked_until = excluded.blocked_until";
 
     fn placeholder(n: usize) -> String {
         format!("?{n}")
@@ -37,6 +45,15 @@ impl Dialect for Sqlite {
 
     fn shift(instant: &str, micros: &str) -> String {
         format!("({instant} + {micros})")
+    }
+
+    fn at(micros: &str) -> String {
+        micros.to_owned()
+    }
+
+    fn in_order_of_writing(table: &TableName) -> String {
+        let index = quote::<Self>(&format!("{table}_order"));
+        format!("{} as t indexed by {index}", quote::<Self>(table.as_str()))
     }
 
     fn integer(column: &str) -> String {
@@ -89,7 +106,10 @@ impl Driver for Sqlite {
     fn statements(table: &TableName) -> Sql {
         let pending = quote::<Self>(&format!("{table}_pending"));
         let attempt = quote::<Self>(&table.attempt());
+        let node = quote::<Self>(&table.node());
         let table = quote::<Self>(table.as_str());
+        // Nobody, or still a member.
+        let member = format!("(?2 is null or exists (select 1 from {node} where name = ?2))");
         let insert_head = format!(
             "insert into {table} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, \
              headers, occurred_at, available_at, locked_by, lease_until, token) values "
@@ -130,10 +150,10 @@ impl Driver for Sqlite {
                 columns::<Self>("t.")
             )),
             done: statement(format!(
-                "update {t} set status = 1, done_at = {NOW}, {free} from {leases} where {held}"
+                "update {t} set status = 1, done_at = {NOW}, {free} from {leases} where {held} and {member}"
             )),
             delete: statement(format!(
-                "delete from {table} where seq in (select t.seq from {leases} cross join {t} on {held})"
+                "delete from {table} where seq in (select t.seq from {leases} cross join {t} on {held}) and {member}"
             )),
             attempts: statement(format!(
                 "insert into {attempt} (seq, attempt, node, error)
@@ -318,14 +338,43 @@ impl Driver for Sqlite {
         rows.iter().map(read_claimed::<Self>).collect()
     }
 
-    async fn settle(pool: &SqlitePool, sql: &Sql, owner: &str, settlements: &[Settlement]) -> Result<u64, sqlx::Error> {
-        let batch = Batch::of(settlements);
-        if batch.is_one_statement(false) {
-            return write(&batch, &mut *pool.acquire().await?, sql, owner).await;
+    fn is_one_statement(batch: &Batch, member: Option<&str>) -> bool {
+        match member {
+            None => batch.is_one_statement(false),
+            Some(_) => batch.is_done_only(),
         }
-        let mut tx = pool.begin_with("begin immediate").await?;
-        let applied = write(&batch, &mut tx, sql, owner).await?;
-        tx.commit().await?;
+    }
+
+    async fn write(
+        connection: &mut SqliteConnection,
+        sql: &Sql,
+        owner: &str,
+        batch: &Batch,
+        member: Option<&str>,
+    ) -> Result<u64, sqlx::Error> {
+        let mut applied = 0;
+        for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
+            if !leases.is_empty() {
+                let query = sqlx::query(statement.clone()).bind(leases_json(leases)).bind(member);
+                applied += query.execute(&mut *connection).await?.rows_affected();
+            }
+        }
+        for (failed, update) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
+            if !failed.is_empty() {
+                let rows = changes_json(failed);
+                let attempts = sqlx::query(sql.attempts.clone()).bind(&rows).bind(owner);
+                attempts.execute(&mut *connection).await?;
+                applied += sqlx::query(update.clone())
+                    .bind(&rows)
+                    .execute(&mut *connection)
+                    .await?
+                    .rows_affected();
+            }
+        }
+        if !batch.defer.is_empty() {
+            let query = sqlx::query(sql.defer.clone()).bind(changes_json(&batch.defer));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
         Ok(applied)
     }
 
@@ -346,6 +395,11 @@ impl Driver for Sqlite {
             .rows_affected())
     }
 
+    async fn explain_read(pool: &SqlitePool, statement: Statement<Self>) -> Result<String, sqlx::Error> {
+        let query = query!(statement.prefixed("explain query plan "));
+        plan(&query.fetch_all(pool).await?)
+    }
+
     async fn explain(pool: &SqlitePool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
         let explain = |sql: &SqlStr| AssertSqlSafe(format!("explain query plan {}", sql.as_str()));
         let sql = match statement {
@@ -358,39 +412,14 @@ impl Driver for Sqlite {
             Explain::Defer => &sql.defer,
             Explain::Renew => &sql.renew,
             Explain::Release => &sql.release,
+            Explain::ReadLanes | Explain::ReadInOrder => unreachable!("explained by explain_read"),
         };
-        let rows = sqlx::query(explain(sql)).fetch_all(pool).await?;
-        let lines = rows
-            .iter()
-            .map(|row| row.try_get::<String, _>("detail"))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(lines.join("\n"))
+        plan(&sqlx::query(explain(sql)).fetch_all(pool).await?)
     }
 }
 
-async fn write(batch: &Batch, connection: &mut SqliteConnection, sql: &Sql, owner: &str) -> Result<u64, sqlx::Error> {
-    let mut applied = 0;
-    for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
-        if !leases.is_empty() {
-            let query = sqlx::query(statement.clone()).bind(leases_json(leases));
-            applied += query.execute(&mut *connection).await?.rows_affected();
-        }
-    }
-    for (failed, update) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
-        if !failed.is_empty() {
-            let rows = changes_json(failed);
-            let attempts = sqlx::query(sql.attempts.clone()).bind(&rows).bind(owner);
-            attempts.execute(&mut *connection).await?;
-            applied += sqlx::query(update.clone())
-                .bind(&rows)
-                .execute(&mut *connection)
-                .await?
-                .rows_affected();
-        }
-    }
-    if !batch.defer.is_empty() {
-        let query = sqlx::query(sql.defer.clone()).bind(changes_json(&batch.defer));
-        applied += query.execute(&mut *connection).await?.rows_affected();
-    }
-    Ok(applied)
+/// The plan's rows, a line each.
+fn plan(rows: &[SqliteRow]) -> Result<String, sqlx::Error> {
+    let lines = rows.iter().map(|row| row.try_get::<String, _>("detail"));
+    Ok(lines.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }

@@ -16,6 +16,7 @@
 mod admin;
 mod claim;
 mod clock;
+mod lanes;
 mod lead;
 mod lease;
 mod purge;
@@ -28,13 +29,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::event::{Event, EventId};
-use crate::store::{Born, Claim, Claimed, Lease, NewRow, Settled, Settlement, Store, StoredEvent, Verdict};
+use crate::store::{Born, Claim, Claimed, Lease, NewRow, Ownership, Settled, Settlement, Store, StoredEvent, Verdict};
 use crate::table::TableName;
 use crate::write::Backend;
 
 pub use admin::*;
 pub use claim::*;
 pub use clock::*;
+pub use lanes::*;
 pub use lead::*;
 pub use lease::*;
 pub use purge::*;
@@ -143,6 +145,23 @@ macro_rules! store_conformance {
                 purge_never_deletes_pending_rows
                 purge_forgets_the_attempts
                 purge_by_age_alone_asks_for_no_status
+                // lanes
+                members_share_the_lanes
+                member_that_does_not_take_gets_nothing
+                dead_member_is_struck_off
+                member_that_leaves_frees_its_lanes
+                no_lane_has_two_owners
+                lanes_are_read_in_the_order_of_writing
+                key_is_in_one_lane
+                leased_rows_are_left_to_their_owner
+                member_that_was_struck_off_settles_nothing
+                takeover_and_settlement_do_not_overlap
+                failed_event_holds_back_its_key
+                key_is_free_when_its_event_is_due
+                parked_key_waits_for_an_operator
+                delayed_event_holds_nobody_back
+                keys_can_be_asked_for_or_left_out
+                row_of_a_lane_is_settled_like_any_other
                 // lead
                 one_of_many_leads
                 leader_stays_until_the_lease_ends
@@ -246,7 +265,7 @@ async fn settle(store: &dyn Store, settlements: &[(Lease, Verdict)]) -> Settled 
             verdict: verdict.clone(),
         })
         .collect();
-    store.settle("settler", &settlements).await.unwrap()
+    store.settle("settler", Ownership::Rows, &settlements).await.unwrap()
 }
 
 /// Settles what must be ours.

@@ -14,8 +14,8 @@ pub(crate) trait Handoff: Send + Sync + fmt::Debug {
     /// Committed, says the database.
     fn committed(&self, events: Vec<Committed>);
 
-    /// Perhaps committed: to be looked up by their leases.
-    fn unconfirmed(&self, leases: Vec<Lease>);
+    /// Perhaps committed: to be looked up by their leases. Each with the instant at which it ends, at the earliest.
+    fn unconfirmed(&self, leases: Vec<(Lease, Instant)>);
 }
 
 /// An event that is in the table for certain.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use crate::way::Way;
+
 /// How long a child may take for anything, on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(180);
 
@@ -17,9 +19,14 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    pub(crate) fn start(mode: &str, url: &str, args: &[&str]) -> Self {
+    pub(crate) fn start<W: Way>(mode: &str, url: &str, args: &[&str]) -> Self {
+        Self::start_as(mode, W::NAME, url, args)
+    }
+
+    pub(crate) fn start_as(mode: &str, way: &str, url: &str, args: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_delivery-node"))
             .arg(mode)
+            .arg(way)
             .arg(url)
             .args(args)
             .stdin(Stdio::piped())

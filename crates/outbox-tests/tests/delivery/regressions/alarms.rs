@@ -5,7 +5,7 @@ crate::on_every_database! {
 }
 
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use outbox::store::Status;
     use outbox::{Outbox, telemetry};
@@ -35,6 +35,37 @@ mod tests {
         assert!((1..30).contains(&errors), "{errors} errors");
         script(&on.pool, "alter table hidden rename to outbox_event").await;
         settled(&**outbox.store(), event.id(), Status::Done).await;
+        assert_eq!(heard.count(), 1);
+        outbox.shutdown().await.unwrap();
+    }
+
+    /// A database that does not answer for more than a tenth of a lease: what is looked up meanwhile is delivered when it
+    /// does, not when the lease ends.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_look_up_that_is_answered_late_delivers_all_the_same() {
+        const LEASE: Duration = Duration::from_secs(20);
+        let on = On::<sqlx::Postgres>::open("late_look_up").await;
+        let heard = Heard::default();
+        let outbox = Outbox::multi_node(&on.pool)
+            .lease(LEASE)
+            .listen("Placed", heard.listener())
+            .build()
+            .await
+            .unwrap();
+        let event = event("Placed");
+        let mut tx = on.pool.begin().await.unwrap();
+        let receipt = outbox.publish(&mut tx, &event).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut stall = on.pool.begin().await.unwrap();
+        let lock = sqlx::query("lock table outbox_event in access exclusive mode");
+        lock.execute(&mut *stall).await.unwrap();
+        receipt.committed();
+        tokio::time::sleep(LEASE / 7).await;
+        stall.commit().await.unwrap();
+        let answered = Instant::now();
+        settled(&**outbox.store(), event.id(), Status::Done).await;
+        let took = answered.elapsed();
+        assert!(took < LEASE / 2, "{took:?}");
         assert_eq!(heard.count(), 1);
         outbox.shutdown().await.unwrap();
     }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outbox::store::{
-    Attempt, Claim, Claimed, Explain, Filter, Lease, NewRow, Page, Purge, Purged, Settled, Settlement, Stats, Store,
-    StoredEvent,
+    Attempt, BlockedKey, Claim, Claimed, Explain, Filter, LaneRead, LaneRows, LaneSet, LaneShare, Lease, NewRow,
+    Ownership, Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent,
 };
 use outbox::{Backend, Error, EventId, PoolOf, TableName};
 use sqlx::Postgres;
@@ -143,21 +143,21 @@ impl Store for SlowStore {
         self.0.read_leased(leases, at_least).await
     }
 
-    async fn settle(&self, owner: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
+    async fn settle(&self, owner: &str, by: Ownership, settlements: &[Settlement]) -> Result<Settled, Error> {
         let first = self.1.settlements.fetch_add(1, Ordering::SeqCst) == 0;
         match self.1.fault {
             Fault::PanicOnce if first => panic!("the store panicked on purpose"),
             Fault::LostAnswerOnce if first => {
-                self.0.settle(owner, settlements).await?;
+                self.0.settle(owner, by, settlements).await?;
                 Err(lost_connection())
             }
             Fault::Outage if !self.1.claimed.load(Ordering::SeqCst) => Err(lost_connection()),
             Fault::LateAnswers => {
-                let settled = self.0.settle(owner, settlements).await;
+                let settled = self.0.settle(owner, by, settlements).await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 settled
             }
-            Fault::PanicOnce | Fault::LostAnswerOnce | Fault::Outage => self.0.settle(owner, settlements).await,
+            Fault::PanicOnce | Fault::LostAnswerOnce | Fault::Outage => self.0.settle(owner, by, settlements).await,
         }
     }
 
@@ -178,6 +178,36 @@ impl Store for SlowStore {
 
     async fn purge(&self, purge: &Purge, after: i64) -> Result<Purged, Error> {
         self.0.purge(purge, after).await
+    }
+
+    async fn share_lanes(
+        &self,
+        member: &str,
+        joining: bool,
+        lease: Duration,
+        take: bool,
+    ) -> Result<Option<LaneShare>, Error> {
+        self.0.share_lanes(member, joining, lease, take).await
+    }
+
+    async fn give_up_lanes(&self, member: &str, lanes: LaneSet) -> Result<(), Error> {
+        self.0.give_up_lanes(member, lanes).await
+    }
+
+    async fn leave(&self, member: &str) -> Result<(), Error> {
+        self.0.leave(member).await
+    }
+
+    async fn read_lanes(&self, read: &LaneRead<'_>) -> Result<LaneRows, Error> {
+        self.0.read_lanes(read).await
+    }
+
+    async fn blocked_keys(&self, page: Page) -> Result<Vec<BlockedKey>, Error> {
+        self.0.blocked_keys(page).await
+    }
+
+    async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error> {
+        self.0.unblock_key(aggregate_type, aggregate_id).await
     }
 
     async fn lead(&self, name: &str, owner: &str, lease: Duration) -> Result<bool, Error> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::super::row::{from_micros, instant, micros};
 use super::super::{Attempt, Filter, Page, Stats, Status, StatusCount, StoredEvent};
-use super::super::{Claim, Claimed, Instant, Lease, NewRow, Purge, Purged, Settlement, Verdict, cut};
+use super::super::{Claim, Claimed, Instant, Lease, NewRow, Ownership, Purge, Purged, Settlement, Verdict, cut};
+use super::lanes::Lanes;
 use crate::event::{Due, Event, EventError, Headers, Parts};
 
 /// The tables of one outbox, as a database would keep them.
@@ -18,6 +19,7 @@ pub(super) struct Rows {
     /// Pending rows alone, in the order they are due.
     pending: BTreeSet<(Instant, i64)>,
     named: HashMap<String, NamedLease>,
+    pub(super) lanes: Lanes,
 }
 
 struct NamedLease {
@@ -75,7 +77,38 @@ impl Row {
         self.lease.seq
     }
 
-    fn is_free(&self, now: Instant) -> bool {
+    pub(super) fn status(&self) -> Status {
+        self.status
+    }
+
+    pub(super) fn due_at(&self) -> Instant {
+        self.available_at
+    }
+
+    pub(super) fn created_at(&self) -> Instant {
+        self.created_at
+    }
+
+    pub(super) fn leased_until(&self) -> Option<Instant> {
+        self.lease_until
+    }
+
+    /// What its order is kept by.
+    pub(super) fn key(&self) -> Option<(String, String)> {
+        let id = self.event.aggregate_id()?;
+        Some((self.event.aggregate_type().to_string(), id.to_owned()))
+    }
+
+    pub(super) fn lane(&self) -> u8 {
+        let mut hasher = DefaultHasher::new();
+        match self.key() {
+            Some(key) => key.hash(&mut hasher),
+            None => self.id().hash(&mut hasher),
+        }
+        (hasher.finish() & 63) as u8
+    }
+
+    pub(super) fn is_free(&self, now: Instant) -> bool {
         self.lease_until.is_none_or(|until| until <= now)
     }
 
@@ -105,7 +138,7 @@ impl Row {
         Ok(self.event.clone())
     }
 
-    fn claimed(&self, now: Instant) -> Claimed {
+    pub(super) fn claimed(&self, now: Instant) -> Claimed {
         Claimed {
             lease: self.lease,
             event: self.event(),
@@ -119,11 +152,6 @@ impl Row {
     }
 
     fn stored(&self) -> StoredEvent {
-        let mut hasher = DefaultHasher::new();
-        match self.event.aggregate_id() {
-            Some(id) => (self.event.aggregate_type().as_str(), id).hash(&mut hasher),
-            None => self.id().hash(&mut hasher),
-        }
         StoredEvent {
             seq: self.lease.seq,
             event_id: self.id().to_owned(),
@@ -138,7 +166,7 @@ impl Row {
             locked_by: self.locked_by.clone(),
             lease_until: self.lease_until.map(instant),
             token: self.lease.token,
-            lane: (hasher.finish() & 63) as i64,
+            lane: self.lane().into(),
             done_by: self.done_by.clone(),
         }
     }
@@ -247,11 +275,22 @@ impl Rows {
     }
 
     /// False if it is stale.
-    pub(super) fn settle(&mut self, owner: &str, settlement: &Settlement, now: Instant) -> bool {
-        if !self.is_held(settlement.lease) {
+    pub(super) fn settle(&mut self, owner: &str, by: Ownership, settlement: &Settlement, now: Instant) -> bool {
+        if !self.is_held(settlement.lease) || (by != Ownership::Rows && !self.lanes.is_member(owner)) {
             return false;
         }
         let seq = settlement.lease.seq;
+        if by == Ownership::Keys
+            && let Some(key) = self.rows[&seq].key()
+        {
+            match &settlement.verdict {
+                Verdict::Retry { after, .. } | Verdict::Defer { after, .. } => {
+                    self.lanes.block(key, seq, Some(now + micros(*after)), now);
+                }
+                Verdict::DeadAndParked { .. } => self.lanes.block(key, seq, None, now),
+                _ => {}
+            }
+        }
         if settlement.verdict == Verdict::DoneAndDeleted {
             self.remove(seq);
             return true;
@@ -268,7 +307,7 @@ impl Rows {
                 row.available_at = now + micros(*after);
                 row.done_by.clone_from(done_by);
             }
-            Verdict::Dead { error, done_by } => {
+            Verdict::Dead { error, done_by } | Verdict::DeadAndParked { error, done_by } => {
                 row.fail(owner, error, now);
                 row.done_by.clone_from(done_by);
                 row.status = Status::Dead;
@@ -311,6 +350,7 @@ impl Rows {
     pub(super) fn release_all(&mut self) -> u64 {
         let leased = self.pending.iter().map(|(_, seq)| &self.rows[seq]);
         let leases: Vec<Lease> = leased.map(|row| row.lease).collect();
+        self.lanes.strike_all();
         self.release(&leases)
     }
 
@@ -335,6 +375,7 @@ impl Rows {
                     Status::Dead => row.dead_at,
                 };
                 finished.is_some_and(|at| at < cutoff)
+                    && (purge.by_age_alone || !self.lanes.is_parked_by(row.seq()))
                     && (purge.by_age_alone || purge.statuses.contains(&row.status))
                     && purge
                         .event_type
@@ -413,7 +454,28 @@ impl Rows {
                 row.free();
             });
         }
+        self.unblock_resolved(now);
         picked.len() as u64
+    }
+
+    fn unblock_resolved(&mut self, now: Instant) {
+        let rows = &self.rows;
+        let is_dead = |seq: i64| rows.get(&seq).is_some_and(|row| row.status == Status::Dead);
+        self.lanes.unblock_resolved(now, is_dead);
+    }
+
+    /// Pending rows after `seq`, in the order of writing.
+    pub(super) fn pending_after(&self, seq: i64) -> impl Iterator<Item = &Row> {
+        let later = self.rows.range((Excluded(seq), Unbounded)).map(|(_, row)| row);
+        later.filter(|row| row.status.is_pending())
+    }
+
+    pub(super) fn last_visible(&self) -> i64 {
+        self.rows.last_key_value().map_or(0, |(seq, _)| *seq)
+    }
+
+    pub(super) fn stored(&self, seq: i64) -> Option<StoredEvent> {
+        self.rows.get(&seq).map(Row::stored)
     }
 
     pub(super) fn discard(&mut self, filter: &Filter, limit: usize, now: Instant) -> u64 {
@@ -422,6 +484,7 @@ impl Rows {
         for seq in &picked {
             self.remove(*seq);
         }
+        self.unblock_resolved(now);
         picked.len() as u64
     }
 

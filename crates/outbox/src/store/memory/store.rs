@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use super::super::{
     Attempt, Claim, Claimed, Explain, Filter, Instant, Lease, Page, Purge, Purged, Settled, Settlement,
 };
+use super::super::{BlockedKey, LaneRead, LaneRows, LaneSet, LaneShare, Ownership};
 use super::super::{Stats, Store, StoredEvent, Wakeups};
 use super::MemoryPool;
 use super::rows::Rows;
@@ -63,11 +64,11 @@ impl Store for MemoryStore {
         Ok(self.with(|rows, now| rows.read_leased(leases, at_least, now)))
     }
 
-    async fn settle(&self, owner: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
+    async fn settle(&self, owner: &str, by: Ownership, settlements: &[Settlement]) -> Result<Settled, Error> {
         let applied = self.with(|rows, now| {
             let settled = settlements
                 .iter()
-                .filter(|settlement| rows.settle(owner, settlement, now));
+                .filter(|settlement| rows.settle(owner, by, settlement, now));
             settled.count() as u64
         });
         Ok(Settled {
@@ -99,6 +100,39 @@ impl Store for MemoryStore {
     async fn resign(&self, name: &str, owner: &str) -> Result<(), Error> {
         self.with(|rows, _| rows.resign(name, owner));
         Ok(())
+    }
+
+    async fn share_lanes(
+        &self,
+        member: &str,
+        joining: bool,
+        lease: Duration,
+        take: bool,
+    ) -> Result<Option<LaneShare>, Error> {
+        Ok(self.with(|rows, now| rows.lanes.share(member, joining, lease, take, now)))
+    }
+
+    async fn give_up_lanes(&self, member: &str, lanes: LaneSet) -> Result<(), Error> {
+        self.with(|rows, _| rows.lanes.give_up(member, lanes));
+        Ok(())
+    }
+
+    async fn leave(&self, member: &str) -> Result<(), Error> {
+        self.with(|rows, _| rows.lanes.leave(member));
+        Ok(())
+    }
+
+    async fn read_lanes(&self, read: &LaneRead<'_>) -> Result<LaneRows, Error> {
+        Ok(self.with(|rows, now| rows.read_lanes(read, now)))
+    }
+
+    async fn blocked_keys(&self, page: Page) -> Result<Vec<BlockedKey>, Error> {
+        Ok(self.with(|rows, now| rows.blocked_keys(page, now)))
+    }
+
+    async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error> {
+        let key = (aggregate_type.to_owned(), aggregate_id.to_owned());
+        Ok(self.with(|rows, now| rows.lanes.unblock(&key, now)))
     }
 
     async fn fetch(&self, id: &EventId) -> Result<Option<StoredEvent>, Error> {

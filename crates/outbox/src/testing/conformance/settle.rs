@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::{Harness, LONG, SHORT, claim, claim_one, dead, defer, event, events, fetch, retry, settle, settle_one};
 use super::{snapshot, until, write, write_one};
 use crate::event::Event;
-use crate::store::{Filter, Lease, MAX_ERROR_CHARS, Settled, Settlement, Status, Verdict};
+use crate::store::{Filter, Lease, MAX_ERROR_CHARS, Ownership, Settled, Settlement, Status, Verdict};
 
 /// Every verdict in one call, one of them stale: each stands for itself.
 pub async fn settle_writes_mixed_outcomes<H: Harness>(h: &H) {
@@ -305,7 +305,7 @@ pub async fn large_batch_is_settled_at_once<H: Harness>(h: &H) {
             },
         })
         .collect();
-    let settled = store.settle("node", &settlements).await.unwrap();
+    let settled = store.settle("node", Ownership::Rows, &settlements).await.unwrap();
     assert_eq!(
         settled,
         Settled {
@@ -317,7 +317,7 @@ pub async fn large_batch_is_settled_at_once<H: Harness>(h: &H) {
         let count = store.count(&Filter::status(status), 5_000).await.unwrap();
         assert_eq!(count, 1_000, "{status}");
     }
-    let settled = store.settle("node", &settlements).await.unwrap();
+    let settled = store.settle("node", Ownership::Rows, &settlements).await.unwrap();
     assert_eq!(
         settled,
         Settled {

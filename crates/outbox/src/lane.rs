@@ -1,0 +1,186 @@
+//! Keeping lanes: a member shows that it lives, takes its share, and hands over what others should have.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::alarm::Alarm;
+use crate::dispatch::Dispatcher;
+use crate::error::Error;
+use crate::service::{Pulse, in_time};
+use crate::store::{LaneSet, LaneShare, Ownership, Page, Store};
+
+/// At most this long between two looks at who is there.
+const LONGEST: Duration = Duration::from_secs(2);
+/// How often a lane that is being handed over is looked at.
+const HANDING_OVER: Duration = Duration::from_millis(20);
+/// How often blocked keys are counted, for the gauges.
+const COUNT_EVERY: Duration = Duration::from_secs(15);
+/// Blocked keys are counted up to this many.
+const COUNT_UP_TO: usize = 10_000;
+
+pub(crate) struct LaneKeeper {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) alarm: Arc<Alarm>,
+    /// This node. It joins under this name and a number, which goes up each time.
+    pub(crate) node: String,
+    pub(crate) joined: u32,
+    pub(crate) counted: Option<Instant>,
+}
+
+impl LaneKeeper {
+    /// Runs until `end` is cancelled, and leaves: the lanes are kept while a shutdown drains. From `soft` on no more are
+    /// taken.
+    pub(crate) async fn run(mut self, soft: CancellationToken, end: CancellationToken, pulse: Pulse) {
+        let mut failing = false;
+        while !end.is_cancelled() {
+            let rest = match self.run_once(!soft.is_cancelled()).await {
+                Ok(rest) => {
+                    pulse.beat();
+                    if std::mem::take(&mut failing) {
+                        tracing::info!("sharing lanes works again");
+                    }
+                    rest
+                }
+                Err(error) => {
+                    failing = true;
+                    tracing::error!(%error, "lanes could not be shared");
+                    self.often()
+                }
+            };
+            tokio::select! {
+                () = end.cancelled() => {}
+                () = tokio::time::sleep(rest) => {}
+            }
+        }
+        if let Err(error) = self.leave().await {
+            tracing::error!(%error, "lanes could not be given up; others take them when the lease ends");
+        }
+    }
+
+    async fn leave(&self) -> Result<(), Error> {
+        in_time("leaving", self.store.leave(&self.member())).await?;
+        in_time("notifying", self.store.notify()).await
+    }
+
+    fn often(&self) -> Duration {
+        (self.dispatcher.lease / 6).min(LONGEST)
+    }
+
+    /// One look. Returns when the next is due.
+    pub(crate) async fn run_once(&mut self, take: bool) -> Result<Duration, Error> {
+        let lease = self.dispatcher.lease;
+        let joining = self.joined == 0;
+        if joining {
+            self.joined = 1;
+        }
+        // Measured before the database starts the lease by its own clock, so ours ends first.
+        let started = Instant::now();
+        let shared = match self.share(joining, take).await {
+            Ok(Some(shared)) => shared,
+            Ok(None) => {
+                let lost = self.dispatcher.lose_lanes();
+                self.dispatcher.telemetry.leases_lost.increment(lost);
+                tracing::warn!(
+                    lost,
+                    "this node was taken for dead, its lanes were lost; it joins again"
+                );
+                self.joined += 1;
+                match self.share(true, take).await? {
+                    Some(shared) => shared,
+                    None => return Ok(HANDING_OVER),
+                }
+            }
+            // Whether it has joined is unknown: the next time it joins under another name.
+            Err(error) if joining => {
+                self.joined += 1;
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
+        self.count_blocked_keys().await?;
+        let rest = self.keep(&shared, started + lease).await?;
+        let others_end = shared.next_end.map_or(rest, |end| end + Duration::from_millis(5));
+        Ok(rest.min(others_end))
+    }
+
+    async fn share(&self, joining: bool, take: bool) -> Result<Option<LaneShare>, Error> {
+        let (member, lease) = (self.member(), self.dispatcher.lease);
+        in_time("sharing lanes", self.store.share_lanes(&member, joining, lease, take)).await
+    }
+
+    /// Opens what is ours to keep; what others should have is closed, and given up once nothing of it is under way.
+    async fn keep(&self, shared: &LaneShare, until: Instant) -> Result<Duration, Error> {
+        let dispatcher = &self.dispatcher;
+        let before = dispatcher.in_flight.lanes().open;
+        let keep = shared.held.first(shared.fair);
+        let excess = shared.held.without(keep);
+        dispatcher.hold_lanes(&self.member(), keep, until, shared.members);
+        dispatcher.telemetry.lanes_owned.set(shared.held.len() as f64);
+        if keep != before {
+            tracing::info!(
+                lanes = keep.len(),
+                handing_over = excess.len(),
+                nodes = shared.members,
+                "the lanes of this node"
+            );
+        }
+        if !keep.without(before).is_empty() {
+            self.alarm.ring();
+        }
+        let quiet = excess.without(dispatcher.in_flight.busy_lanes());
+        if !quiet.is_empty() {
+            in_time("giving up lanes", self.store.give_up_lanes(&self.member(), quiet)).await?;
+            in_time("notifying", self.store.notify()).await?;
+        }
+        Ok(match excess == quiet {
+            true => self.often(),
+            false => HANDING_OVER,
+        })
+    }
+
+    fn member(&self) -> String {
+        format!("{}#{}", self.node, self.joined)
+    }
+
+    async fn count_blocked_keys(&mut self) -> Result<(), Error> {
+        if self.dispatcher.ownership != Ownership::Keys
+            || self.counted.is_some_and(|counted| counted.elapsed() < COUNT_EVERY)
+        {
+            return Ok(());
+        }
+        self.counted = Some(Instant::now());
+        let page = Page {
+            after: 0,
+            limit: COUNT_UP_TO,
+        };
+        let blocked = in_time("reading blocked keys", self.store.blocked_keys(page)).await?;
+        let oldest = blocked.iter().map(|key| key.since).min();
+        let age = oldest.map(|oldest| (chrono::Utc::now() - oldest).to_std().unwrap_or_default());
+        self.dispatcher.telemetry.keys_blocked.set(blocked.len() as f64);
+        self.dispatcher
+            .telemetry
+            .oldest_blocked
+            .set(age.unwrap_or_default().as_secs_f64());
+        Ok(())
+    }
+}
+
+impl Dispatcher {
+    fn hold_lanes(&self, member: &str, open: LaneSet, until: Instant, members: usize) {
+        self.set_member(member);
+        self.in_flight.hold_lanes(open, until, members);
+        for job in self.lines.close(LaneSet::ALL.without(open)) {
+            self.in_flight.remove(job.admission);
+        }
+    }
+
+    fn lose_lanes(&self) -> u64 {
+        let lost = self.in_flight.lose_lanes();
+        self.lines.close(LaneSet::ALL);
+        lost
+    }
+}

@@ -1,0 +1,175 @@
+//! Reading lanes in order: what the reader meets of a key, it meets in the order of `seq`, and puts it in line.
+//!
+//! **Why no event is overtaken.** A pass starts at the very first pending row, and goes no further than the last row that
+//! was there when it began. Say that the producers of a key hold its lock while they write, and that `a` comes before `b`.
+//! If `b` is within the pass's bound, it was written before the pass began; so `a` was committed before, and every read of
+//! the pass sees it, before `b`. If it is not, `b` waits for the next pass. A key that is blocked is left out of a pass from
+//! its beginning to its end, whenever it becomes free.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Step;
+use super::lane::release_ended;
+use crate::alarm::Alarm;
+use crate::dispatch::{Dispatcher, key};
+use crate::error::Error;
+use crate::service::in_time;
+use crate::store::{self, LaneRead, LaneRow, LaneRows, Store, Wanted};
+
+/// Keys in one statement.
+const KEYS: usize = 16;
+
+/// A pass that takes longer is begun anew: what was blocked at its start is remembered for an hour.
+const LONGEST_PASS: Duration = Duration::from_secs(600);
+
+pub(crate) struct OrderReader {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) alarm: Arc<Alarm>,
+    /// The pass under way.
+    pub(crate) pass: Option<Pass>,
+    /// How far, and since when, the last pass went.
+    pub(crate) bound: Option<Bound>,
+    /// Lanes had been added so often when we last looked.
+    pub(crate) gains: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pass {
+    started: Instant,
+    after: i64,
+    /// `None` until the first read.
+    bound: Option<Bound>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    up_to: i64,
+    since: store::Instant,
+}
+
+impl OrderReader {
+    fn begin_pass(&self) -> Pass {
+        self.dispatcher.lines.begin_pass();
+        Pass {
+            started: Instant::now(),
+            after: 0,
+            bound: None,
+        }
+    }
+
+    /// Reads up to `limit` rows.
+    pub(super) async fn read(&mut self, limit: usize) -> Result<Step, Error> {
+        let lanes = self.dispatcher.in_flight.lanes();
+        if std::mem::replace(&mut self.gains, lanes.gains) != lanes.gains {
+            // What is pending in a new lane may be as old as anything.
+            (self.pass, self.bound) = (None, None);
+        }
+        let fed = self.feed().await?;
+        let under_way = self.pass.take().filter(|pass| pass.started.elapsed() < LONGEST_PASS);
+        let mut pass = under_way.unwrap_or_else(|| self.begin_pass());
+        let full = self.dispatcher.lines.full(KEYS);
+        let wanted = Wanted::InOrder {
+            since: pass.bound.map(|bound| bound.since),
+            up_to: pass.bound.map(|bound| bound.up_to),
+            keys: None,
+            without: &full,
+        };
+        let rows = self.rows(pass.after, limit, wanted).await?;
+        if pass.bound.is_none() && !rows.rows.is_empty() {
+            pass.bound = Some(Bound {
+                up_to: rows.last_seq,
+                since: rows.now,
+            });
+            self.bound = pass.bound;
+        }
+        let more = rows.rows.len() == limit;
+        let (found, last) = self.line_up(rows).await?;
+        if more {
+            pass.after = last;
+            self.pass = Some(pass);
+        }
+        Ok(Step {
+            found: found + fed,
+            more,
+        })
+    }
+
+    /// Reads more of the keys that run short.
+    pub(super) async fn feed(&mut self) -> Result<usize, Error> {
+        let Some(bound) = self.bound else {
+            return Ok(0);
+        };
+        let room = self.dispatcher.lines.free();
+        if room == 0 {
+            return Ok(0);
+        }
+        let hungry = self.dispatcher.lines.take_hungry(KEYS);
+        let Some(after) = hungry.iter().map(|(_, after)| *after).min() else {
+            return Ok(0);
+        };
+        let keys: Vec<_> = hungry.iter().map(|(key, _)| key.clone()).collect();
+        let wanted = Wanted::InOrder {
+            since: Some(bound.since),
+            up_to: Some(bound.up_to),
+            keys: Some(&keys),
+            without: &[],
+        };
+        let limit = room.min(100 * hungry.len());
+        let rows = match self.rows(after, limit, wanted).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                // As hungry as before.
+                self.dispatcher.lines.fed(&hungry, Some(0));
+                return Err(error);
+            }
+        };
+        let full = rows.rows.len() == limit;
+        let (found, last) = self.line_up(rows).await?;
+        self.dispatcher.lines.fed(&hungry, full.then_some(last));
+        Ok(found)
+    }
+
+    async fn rows(&self, after: i64, limit: usize, wanted: Wanted<'_>) -> Result<LaneRows, Error> {
+        let read = LaneRead {
+            lanes: self.dispatcher.in_flight.lanes().open,
+            after,
+            limit,
+            wanted,
+        };
+        self.dispatcher.in_flight.begin_read();
+        in_time("reading lanes", self.store.read_lanes(&read)).await
+    }
+
+    /// Puts rows in line. Returns how many, and the last row's place.
+    async fn line_up(&self, rows: LaneRows) -> Result<(usize, i64), Error> {
+        let mut found = 0;
+        let mut last = 0;
+        let mut ended = Vec::new();
+        for LaneRow { row, lane, rests } in rows.rows {
+            last = row.lease.seq;
+            let held_back = row.recovered || !rests.is_zero();
+            if held_back {
+                if self.dispatcher.in_flight.knows(row.lease.seq) {
+                    continue;
+                }
+                if let Some(key) = row.event.as_ref().ok().and_then(key) {
+                    self.dispatcher.lines.hold_back(key, lane);
+                }
+                if row.recovered {
+                    ended.push(row.lease);
+                } else {
+                    self.alarm.ring_after(rests);
+                }
+            } else if let Some(admission) = self.dispatcher.in_flight.admit_from_lane(row.lease, lane) {
+                found += usize::from(self.dispatcher.enqueue_in_order(admission, lane, row).await);
+            }
+        }
+        release_ended(&*self.store, &self.dispatcher, &self.alarm, ended).await?;
+        self.dispatcher.in_flight.end_read();
+        Ok((found, last))
+    }
+}

@@ -1,0 +1,226 @@
+//! Reading lanes in the order of writing, and what holds a key back.
+
+use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, read_claimed, required};
+use super::sql::{Driver, SqlStore, Statement, quote};
+use super::{BlockedKey, LaneRead, LaneRow, LaneRows, Page, Wanted};
+
+/// Served by the index of pending rows in the order of writing.
+pub(super) async fn read<D: Driver>(store: &SqlStore<D>, statement: Statement<D>) -> Result<LaneRows, sqlx::Error> {
+    let mut connection = store.pool.acquire().await?;
+    let rows = D::fetch(&mut connection, statement).await?;
+    const MORE: usize = COLUMN_COUNT;
+    let mut found = LaneRows {
+        rows: Vec::with_capacity(rows.len()),
+        ..LaneRows::default()
+    };
+    for row in &rows {
+        let mut claimed = read_claimed::<D>(row)?;
+        let now = required(D::int(row, 14)?)?;
+        let leased_until = D::int(row, MORE + 1)?;
+        found.now = now;
+        found.last_seq = D::int(row, MORE + 2)?.unwrap_or(0);
+        claimed.recovered = leased_until.is_some_and(|until| until <= now);
+        found.rows.push(LaneRow {
+            rests: from_micros(claimed.due_at.max(leased_until.unwrap_or(0)).saturating_sub(now)),
+            lane: u8::try_from(D::int(row, MORE)?.unwrap_or(0)).unwrap_or(u8::MAX),
+            row: claimed,
+        });
+    }
+    Ok(found)
+}
+
+pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> Statement<D> {
+    let table = quote::<D>(store.table.as_str());
+    let in_order = matches!(read.wanted, Wanted::InOrder { .. });
+    let last_seq = match in_order {
+        true => format!("(select max(seq) from {table})"),
+        false => D::integer("0"),
+    };
+    let mut statement = Statement::<D>::new(format!(
+        "select {}, {}, {}, {last_seq} from {} where {} and t.seq > ",
+        columns::<D>("t."),
+        D::integer("t.lane"),
+        D::micros("t.lease_until"),
+        D::in_order_of_writing(&store.table),
+        D::PENDING_IN_ORDER,
+    ));
+    statement.bind(read.after);
+    // With keys in it, its text changes all the time.
+    if !matches!(read.wanted, Wanted::InOrder { keys, without, .. } if keys.is_some() || !without.is_empty()) {
+        statement.prepared();
+    }
+    let lanes = statement.placeholder(read.lanes.bits());
+    statement.push(&format!(" and ({} & 1) = 1", D::shift_right(&lanes, "t.lane")));
+    match read.wanted {
+        Wanted::Deliverable { skip_recent } => {
+            let age = statement.placeholder(-micros(skip_recent));
+            statement.push(&format!(
+                " and t.available_at <= {now} and t.created_at <= {} and (t.lease_until is null or t.lease_until <= {now})",
+                D::shift(D::NOW, &age),
+                now = D::NOW
+            ));
+        }
+        Wanted::InOrder {
+            since,
+            up_to,
+            keys,
+            without,
+        } => {
+            statement.push(&format!(" and (t.status = 2 or t.available_at <= {})", D::NOW));
+            let key = quote::<D>(&store.table.key());
+            statement.push(&format!(
+                " and not exists (select 1 from {key} k where k.aggregate_type = t.aggregate_type \
+                 and k.aggregate_id = t.aggregate_id and (k.blocked_until is null or k.blocked_until > "
+            ));
+            match since {
+                Some(since) => {
+                    let since = statement.placeholder(since);
+                    statement.push(&D::at(&since));
+                }
+                None => {
+                    statement.push(D::NOW);
+                }
+            }
+            statement.push("))");
+            if let Some(up_to) = up_to {
+                statement.push(" and t.seq <= ").bind(up_to);
+            }
+            push_keys(&mut statement, " and ", keys.unwrap_or_default());
+            if !without.is_empty() {
+                // An event without an aggregate id is of no key.
+                statement.push(" and (t.aggregate_id is null");
+                push_keys(&mut statement, " or not ", without);
+                statement.push(")");
+            }
+        }
+    }
+    statement.push(" order by t.seq limit ").bind(read.limit as i64);
+    statement
+}
+
+/// `and (.. or ..)`: rows of these keys, if there are any.
+fn push_keys<D: Driver>(statement: &mut Statement<D>, and: &str, keys: &[(String, String)]) {
+    for (place, (aggregate_type, aggregate_id)) in keys.iter().enumerate() {
+        statement
+            .push(if place == 0 { and } else { " or " })
+            .push(if place == 0 { "(" } else { "" })
+            .push("t.aggregate_type = ")
+            .bind(aggregate_type.as_str())
+            .push(" and t.aggregate_id = ")
+            .bind(aggregate_id.as_str());
+    }
+    if !keys.is_empty() {
+        statement.push(")");
+    }
+}
+
+/// Holds the keys of these rows back: until the rows are due, or, if they are dead, until somebody unblocks them.
+pub(super) async fn block<D: Driver>(
+    store: &SqlStore<D>,
+    connection: &mut D::Connection,
+    seqs: &[i64],
+    parked: bool,
+) -> Result<(), sqlx::Error> {
+    if seqs.is_empty() {
+        return Ok(());
+    }
+    let numbers: Vec<String> = seqs.iter().map(|seq| seq.to_string()).collect();
+    let (until, status) = if parked {
+        ("null", "status = 3")
+    } else {
+        ("available_at", "status in (0, 2)")
+    };
+    let statement = Statement::<D>::new(format!(
+        "insert into {} (aggregate_type, aggregate_id, seq, blocked_until) \
+         select aggregate_type, aggregate_id, seq, {until} from {} \
+         where seq in ({}) and {status} and aggregate_id is not null {}",
+        quote::<D>(&store.table.key()),
+        quote::<D>(store.table.as_str()),
+        numbers.join(", "),
+        D::REPLACE_BLOCK,
+    ));
+    D::execute(connection, statement).await?;
+    Ok(())
+}
+
+/// Keys that are blocked, the longest blocked first.
+pub(super) async fn blocked<D: Driver>(store: &SqlStore<D>, page: Page) -> Result<Vec<BlockedKey>, sqlx::Error> {
+    let mut statement = Statement::<D>::new(format!(
+        "select k.aggregate_type, k.aggregate_id, t.event_id, k.seq, {}, {}, t.last_error \
+         from {} k left join {} t on t.seq = k.seq \
+         where (k.blocked_until is null or k.blocked_until > {}) and k.seq > ",
+        D::micros("k.blocked_at"),
+        D::micros("k.blocked_until"),
+        quote::<D>(&store.table.key()),
+        quote::<D>(store.table.as_str()),
+        D::NOW
+    ));
+    statement
+        .bind(page.after)
+        .push(" order by k.seq limit ")
+        .bind(page.limit as i64);
+    let mut connection = store.pool.acquire().await?;
+    let rows = D::fetch(&mut connection, statement).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(BlockedKey {
+                aggregate_type: required(D::text(row, 0)?)?,
+                aggregate_id: required(D::text(row, 1)?)?,
+                event_id: D::text(row, 2)?,
+                seq: required(D::int(row, 3)?)?,
+                since: instant(required(D::int(row, 4)?)?),
+                until: D::int(row, 5)?.map(instant),
+                last_error: D::text(row, 6)?,
+            })
+        })
+        .collect()
+}
+
+/// Lets a key go on. It stays in the table, as one that was blocked until now: a pass that has begun still leaves it out.
+pub(super) async fn unblock<D: Driver>(
+    store: &SqlStore<D>,
+    aggregate_type: &str,
+    aggregate_id: &str,
+) -> Result<bool, sqlx::Error> {
+    let mut statement = Statement::<D>::new(format!(
+        "update {} set blocked_until = {now} where (blocked_until is null or blocked_until > {now}) and aggregate_type = ",
+        quote::<D>(&store.table.key()),
+        now = D::NOW
+    ));
+    statement
+        .bind(aggregate_type)
+        .push(" and aggregate_id = ")
+        .bind(aggregate_id);
+    let mut connection = store.pool.acquire().await?;
+    Ok(D::execute(&mut connection, statement).await? > 0)
+}
+
+/// Lets the keys go on whose dead event is no longer dead, or gone: it has been resolved.
+pub(super) async fn unblock_resolved<D: Driver>(
+    store: &SqlStore<D>,
+    connection: &mut D::Connection,
+) -> Result<(), sqlx::Error> {
+    let statement = Statement::<D>::new(format!(
+        "update {key} set blocked_until = {} where blocked_until is null and not exists \
+         (select 1 from {} t where t.seq = {key}.seq and t.status = 3)",
+        D::NOW,
+        quote::<D>(store.table.as_str()),
+        key = quote::<D>(&store.table.key()),
+    ));
+    D::execute(connection, statement).await?;
+    Ok(())
+}
+
+/// Forgets keys that have long been free. No pass takes an hour.
+pub(super) async fn forget_free_keys<D: Driver>(
+    store: &SqlStore<D>,
+    connection: &mut D::Connection,
+) -> Result<(), sqlx::Error> {
+    let statement = Statement::<D>::new(format!(
+        "delete from {} where blocked_until <= {}",
+        quote::<D>(&store.table.key()),
+        D::shift(D::NOW, &format!("{}", -micros(std::time::Duration::from_secs(3600))))
+    ));
+    D::execute(connection, statement).await?;
+    Ok(())
+}
