@@ -62,10 +62,13 @@ pub(crate) struct Demo {
     /// Kill one of the nodes half way, with SIGKILL. The others deliver what it has committed.
     #[arg(long)]
     kill_one: bool,
+    /// Deliver every customer's events in the order they were written, and check that.
+    #[arg(long)]
+    ordered: bool,
     /// Leave the tables, or the SQLite file, and say where they are.
     #[arg(long)]
     keep: bool,
-    /// Print JSON: {ok, database, nodes, producers, seconds, killed, committed, rolled_back, delivered, duplicates, retries, dead, lost, phantom, failed_transactions, p50_us, p99_us, hot_p50_us, hot_p99_us, hot_share, events_per_s}.
+    /// Print JSON: {ok, database, nodes, producers, seconds, killed, committed, rolled_back, delivered, duplicates, retries, dead, lost, phantom, ordered, out_of_order, failed_transactions, p50_us, p99_us, hot_p50_us, hot_p99_us, hot_share, events_per_s}.
     #[arg(long)]
     json: bool,
 }
@@ -75,7 +78,8 @@ Examples:
   outbox demo
   outbox demo --seconds 3 --producers 8 --json
   outbox demo --database postgres://app@localhost/shop --nodes 3 --kill-one
-  outbox demo --database mariadb://app@localhost/shop --nodes 2 --keep";
+  outbox demo --database mariadb://app@localhost/shop --nodes 2 --keep
+  outbox demo --database postgres://app@localhost/shop --ordered --nodes 3 --kill-one";
 
 impl Demo {
     pub(crate) async fn run(self) -> Result<(), Failure> {
@@ -150,6 +154,7 @@ impl Demo {
             producers: usize::from(self.producers),
             seconds: self.seconds,
             killed,
+            ordered: self.ordered,
         };
         Ok(Summary::new(setting, &crew.tally, &orders, &dead))
     }
@@ -227,6 +232,9 @@ impl Crew {
                 .stdout(Stdio::null());
             if nodes == 1 {
                 command.arg("--alone");
+            }
+            if demo.ordered {
+                command.arg("--ordered");
             }
             crew.nodes.push(command.spawn()?);
             crew.logs.push(Tail::new(log));

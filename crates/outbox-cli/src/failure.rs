@@ -33,6 +33,8 @@ pub(crate) enum Failure {
     BeingDelivered { id: String, node: String, until: String },
     #[error("the event {id} has been changed meanwhile, and was left alone")]
     Changed { id: String },
+    #[error("the key {key} is not blocked: see `outbox keys list`")]
+    NotBlocked { key: String },
     /// An action on many, and neither a terminal nor a yes.
     #[error("this would {action}: add --yes to do it; nothing was changed")]
     NeedsYes { action: String },

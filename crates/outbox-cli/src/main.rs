@@ -4,6 +4,7 @@ mod dead;
 mod demo;
 mod events;
 mod failure;
+mod keys;
 mod migrate;
 mod moment;
 mod output;
@@ -40,6 +41,7 @@ Examples:
   outbox events list --status new,retry --since 15m    what is waiting
   outbox dead list --type OrderPlaced                  what was given up
   outbox dead replay --type OrderPlaced --yes          deliver it again
+  outbox keys list                                     which aggregates wait, in ordered delivery
   outbox purge --older-than 7d --yes                   delete what is long finished
 
 Exit codes: 0 done; 1 failed, the reason is on standard error; 2 wrong arguments.
@@ -57,6 +59,9 @@ enum Command {
     /// List, show, replay and discard dead events: those that were given up.
     #[command(subcommand)]
     Dead(dead::Command),
+    /// See and unblock keys: aggregates whose events wait, because one of them failed or is dead.
+    #[command(subcommand)]
+    Keys(keys::Command),
     Purge(purge::Purge),
     Demo(demo::Demo),
     #[command(hide = true)]
@@ -82,6 +87,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             Command::Status(show) => show.run().await,
             Command::Events(command) => command.run().await,
             Command::Dead(command) => command.run().await,
+            Command::Keys(command) => command.run().await,
             Command::Purge(purge) => purge.run().await,
             Command::Demo(demo) => demo.run().await,
             Command::DemoNode(node) => node.run().await,

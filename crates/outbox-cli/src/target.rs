@@ -16,7 +16,8 @@ pub(crate) struct Target {
 
     /// The event table.
     ///
-    /// Its companions are named after it: NAME_attempt, NAME_lease, NAME_migration.
+    /// Its companions are named after it: NAME_attempt, NAME_lease, NAME_node, NAME_lane, NAME_key,
+    /// NAME_migration.
     #[arg(long, value_name = "NAME", default_value_t)]
     pub(crate) table: TableName,
 }

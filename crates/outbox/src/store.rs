@@ -269,7 +269,7 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// Keys whose events wait, in the order of the events that hold them back.
     async fn blocked_keys(&self, page: Page) -> Result<Vec<BlockedKey>, Error>;
 
-    /// Lets a key go on. False if it was not blocked.
+    /// Lets a key go on: the event that holds it back is due now, unless it is dead. False if the key was not blocked.
     async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error>;
 
     /// One event, whatever its status.

@@ -21,6 +21,9 @@ pub(crate) enum Fact {
         listeners: usize,
         /// It is to be delivered later.
         delayed: bool,
+        /// Whose order is to be kept, and its place in it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<(String, i64)>,
     },
     /// The commit has returned.
     Committed { id: String, at: i64 },
@@ -143,6 +146,7 @@ mod tests {
             id: "1".to_owned(),
             listeners: 2,
             delayed: false,
+            place: Some(("customer".to_owned(), 7)),
         };
         log.write(&Fact::Ready).unwrap();
         log.write(&intent).unwrap();

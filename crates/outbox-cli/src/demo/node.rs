@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::{AnyPool, Outbox, TableName};
+use outbox::{AnyPool, Builder, Outbox, TableName};
 use sqlx::Pool;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -39,6 +39,9 @@ pub(crate) struct Node {
     /// Nobody else delivers.
     #[arg(long)]
     alone: bool,
+    /// Every customer's events in order.
+    #[arg(long)]
+    ordered: bool,
     #[arg(long)]
     producers: i64,
     #[arg(long)]
@@ -60,18 +63,13 @@ impl Node {
 
     async fn run_on<D: ShopDatabase>(self, pool: &Pool<D>) -> Result<(), Failure> {
         let log = Arc::new(Log::create(&self.log)?);
-        let builder = if self.alone {
-            Outbox::single_node(pool)
+        let outbox = if self.ordered {
+            self.build(Outbox::ordered(pool), &log).await?
+        } else if self.alone {
+            self.build(Outbox::single_node(pool), &log).await?
         } else {
-            Outbox::multi_node(pool)
+            self.build(Outbox::multi_node(pool), &log).await?
         };
-        let builder = builder
-            .table(self.table.as_str())
-            .node(format!("demo-{}", self.node))
-            .lease(Duration::from_millis(self.lease_ms))
-            .poll_interval(Duration::from_secs(1))
-            .without_purge();
-        let outbox = shop::with_listeners(builder, &log, self.node == 0).build().await?;
         let (stop, stopped) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -90,6 +88,7 @@ impl Node {
                 orders: Arc::clone(&orders),
                 first: (self.node * self.producers + number) * NUMBERS_PER_PRODUCER,
                 poisons: self.node == 0 && number == 0,
+                customers: self.ordered,
             };
             producers.spawn(producer.run(Duration::from_micros(self.every_us), until));
         }
@@ -108,6 +107,21 @@ impl Node {
         }
         outbox.shutdown().await?;
         Ok(())
+    }
+
+    async fn build<D: ShopDatabase, O>(
+        &self,
+        builder: Builder<D, O>,
+        log: &Arc<Log>,
+    ) -> Result<Outbox<D>, outbox::Error> {
+        let builder = builder
+            .table(self.table.as_str())
+            .node(format!("demo-{}", self.node))
+            .lease(Duration::from_millis(self.lease_ms))
+            // In order, what other nodes commit is found by polling, where the database has no notifications.
+            .poll_interval(Duration::from_millis(if self.ordered { 100 } else { 1000 }))
+            .without_purge();
+        shop::with_listeners(builder, log, self.node == 0).build().await
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) struct Tally {
 struct Trace {
     listeners: usize,
     delayed: bool,
+    place: Option<(String, i64)>,
     committed_at: Option<i64>,
     rolled_back: bool,
     /// The first call of a listener: when, and whether from memory.
@@ -49,9 +50,14 @@ impl Tally {
         match fact {
             Fact::Ready => self.ready += 1,
             Fact::Quiet => self.quiet += 1,
-            Fact::Intent { id, listeners, delayed } => {
+            Fact::Intent {
+                id,
+                listeners,
+                delayed,
+                place,
+            } => {
                 let trace = self.events.entry(id).or_default();
-                (trace.listeners, trace.delayed) = (listeners, delayed);
+                (trace.listeners, trace.delayed, trace.place) = (listeners, delayed, place);
             }
             Fact::Committed { id, at } => {
                 self.committed += 1;
@@ -84,6 +90,28 @@ impl Tally {
         }
     }
 
+    /// Events of which a later one of the same customer was delivered first. Those that were delayed have given up their
+    /// place.
+    fn out_of_order(&self, orders: &HashSet<String>) -> u64 {
+        let mut lines: HashMap<&str, Vec<(i64, i64)>> = HashMap::new();
+        let kept = |(id, trace): &(&String, &Trace)| orders.contains(*id) && !trace.delayed;
+        for (_, trace) in self.events.iter().filter(kept) {
+            if let (Some((customer, place)), Some((called_at, _))) = (&trace.place, trace.first_call) {
+                lines.entry(customer).or_default().push((*place, called_at));
+            }
+        }
+        let mut overtaken = 0;
+        for mut line in lines.into_values() {
+            line.sort_unstable();
+            let mut latest = i64::MIN;
+            for (_, called_at) in line {
+                overtaken += u64::from(called_at < latest);
+                latest = latest.max(called_at);
+            }
+        }
+        overtaken
+    }
+
     /// From the first commit to the last delivery. Without delayed events, for which nobody does anything but wait.
     fn events_per_s(&self) -> f64 {
         let prompt = || self.events.values().filter(|trace| !trace.delayed);
@@ -106,6 +134,8 @@ pub(crate) struct Setting {
     pub(crate) seconds: u64,
     /// How many nodes were killed.
     pub(crate) killed: usize,
+    /// Every customer's events are to be delivered in order.
+    pub(crate) ordered: bool,
 }
 
 /// The sums.
@@ -120,6 +150,7 @@ pub(crate) struct Summary {
     pub(crate) dead: u64,
     lost: u64,
     phantom: u64,
+    out_of_order: u64,
     /// Events whose producer was told something else than the database holds.
     contradicted: u64,
     trouble: u64,
@@ -143,6 +174,7 @@ impl Summary {
             dead: 0,
             lost: 0,
             phantom: 0,
+            out_of_order: tally.out_of_order(orders),
             contradicted: 0,
             trouble: tally.trouble,
             first_trouble: tally.first_trouble.clone(),
@@ -197,6 +229,12 @@ impl Summary {
         if self.phantom > 0 {
             complaints.push(format!("{} rolled back and delivered all the same", self.phantom));
         }
+        if self.out_of_order > 0 {
+            complaints.push(format!(
+                "{} delivered after a later one of their customer",
+                self.out_of_order
+            ));
+        }
         if self.contradicted > 0 {
             complaints.push(format!("{} whose commit was reported wrongly", self.contradicted));
         }
@@ -229,6 +267,8 @@ impl Summary {
             "dead": self.dead,
             "lost": self.lost,
             "phantom": self.phantom,
+            "ordered": setting.ordered,
+            "out_of_order": self.out_of_order,
             "failed_transactions": self.trouble,
             "p50_us": self.latency.p50,
             "p99_us": self.latency.p99,
@@ -249,7 +289,7 @@ impl Summary {
     /// For people.
     pub(crate) fn to_text(&self) -> String {
         let setting = &self.setting;
-        let rows = [
+        let mut rows = vec![
             ("committed", self.committed, "events of committed transactions"),
             (
                 "rolled back",
@@ -275,6 +315,13 @@ impl Summary {
             ("lost", self.lost, "committed, and neither delivered nor dead"),
             ("phantom", self.phantom, "rolled back, and delivered all the same"),
         ];
+        if setting.ordered {
+            rows.push((
+                "out of order",
+                self.out_of_order,
+                "delivered after a later one of the same customer",
+            ));
+        }
         let mut text = format!(
             "{}, {}, {} for {} s{}\n\n",
             setting.database,
@@ -349,6 +396,7 @@ mod tests {
             producers: 1,
             seconds: 1,
             killed,
+            ordered: false,
         }
     }
 
@@ -357,7 +405,40 @@ mod tests {
             id: id.to_owned(),
             listeners: 2,
             delayed: false,
+            place: None,
         }
+    }
+
+    #[test]
+    fn event_that_was_overtaken_is_out_of_order() {
+        let of = |id: &str, place: i64, delayed: bool| Fact::Intent {
+            id: id.to_owned(),
+            listeners: 1,
+            delayed,
+            place: Some(("customer".to_owned(), place)),
+        };
+        let call = |id: &str, at: i64| Fact::Started {
+            id: id.to_owned(),
+            listener: "mail".to_owned(),
+            attempt: 1,
+            hot: false,
+            at,
+        };
+        let facts = [
+            of("a", 0, false),
+            of("b", 1, false),
+            of("late", 2, true),
+            of("c", 3, false),
+            call("a", 10),
+            call("c", 20),
+            call("b", 30),
+            call("late", 40),
+            // Again, as after a crash: only the first time counts.
+            call("a", 50),
+        ];
+        let tally = tally(facts);
+        assert_eq!(tally.out_of_order(&set(&["a", "b", "c", "late"])), 1);
+        assert_eq!(tally.out_of_order(&set(&["a", "c"])), 0, "b was rolled back");
     }
 
     fn committed(id: &str) -> Fact {

@@ -113,7 +113,11 @@ impl Staff {
 }
 
 /// Adds the listeners, and the policy for what fails: quick, and soon over.
-pub(crate) fn with_listeners<D: ShopDatabase>(builder: Builder<D>, log: &Arc<Log>, panics: bool) -> Builder<D> {
+pub(crate) fn with_listeners<D: ShopDatabase, O>(
+    builder: Builder<D, O>,
+    log: &Arc<Log>,
+    panics: bool,
+) -> Builder<D, O> {
     let staff = Arc::new(Staff {
         log: Arc::clone(log),
         panic_due: AtomicBool::new(panics),
@@ -166,6 +170,8 @@ struct Wish {
     event: Event,
     listeners: usize,
     delayed: bool,
+    /// Whose order is kept, and its place in it.
+    place: Option<(String, i64)>,
     /// They change their mind before the commit.
     rolls_back: bool,
     /// They add something, and take it back: a savepoint inside of the transaction.
@@ -184,7 +190,12 @@ pub(crate) struct Producer<D: ShopDatabase> {
     pub(crate) first: i64,
     /// Whether one of them is the poison.
     pub(crate) poisons: bool,
+    /// Whether the events are those of a few customers, whose order is kept.
+    pub(crate) customers: bool,
 }
+
+/// A producer stands for so many customers, one after the other: nobody else writes about them.
+const CUSTOMERS: i64 = 10;
 
 impl<D: ShopDatabase> Producer<D> {
     /// Places an order every so often, until then.
@@ -213,12 +224,23 @@ impl<D: ShopDatabase> Producer<D> {
     }
 
     fn wish(&self, turn: i64) -> Result<Wish, Trouble> {
+        let mut wish = self.plain_wish(turn)?;
+        if let Some((customer, _)) = &wish.place {
+            wish.event = wish.event.to_builder().aggregate_id(customer.as_str()).build()?;
+        }
+        Ok(wish)
+    }
+
+    fn plain_wish(&self, turn: i64) -> Result<Wish, Trouble> {
         let number = self.first + turn;
         let mut wish = Wish {
             number,
             event: self.order("book", number)?,
             listeners: 2,
             delayed: false,
+            place: self
+                .customers
+                .then(|| (format!("customer-{}", self.first + turn % CUSTOMERS), turn)),
             rolls_back: rand::random_range(0..10) == 0,
             hesitates: rand::random_range(0..15) == 0,
         };
@@ -267,6 +289,7 @@ impl<D: ShopDatabase> Producer<D> {
             id: id.to_string(),
             listeners,
             delayed: wish.delayed,
+            place: wish.place.clone(),
         })?;
         D::insert_order(connection, &self.orders, id.as_str(), wish.number).await?;
         Ok(())

@@ -96,6 +96,23 @@ async fn demo_survives_the_death_of_a_node() {
 }
 
 #[tokio::test]
+async fn demo_keeps_the_order_of_every_customer() {
+    for server in Server::ALL {
+        let database = server.database("cli_demo_ordered").await;
+        let report = demo_on(
+            &database,
+            &["--seconds", "3", "--ordered", "--nodes", "3", "--kill-one"],
+        )
+        .await;
+        assert_eq!(
+            (&report["ordered"], &report["out_of_order"], &report["killed"]),
+            (&json!(true), &json!(0), &json!(1)),
+            "{server}: {report}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn demo_for_people_says_what_it_found() {
     let _alone = ALONE.lock().await;
     let ended = outbox(&["demo", "--seconds", "1", "--producers", "2"]);

@@ -6,6 +6,7 @@
 
 mod demo;
 mod inspect;
+mod keys;
 mod migrate;
 mod repair;
 mod scene;

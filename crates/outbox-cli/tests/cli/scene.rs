@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox::store::{Claim, Driver, Settlement, Store, Verdict};
+use outbox::store::{Claim, Driver, Ownership, Settlement, Store, Verdict};
 use outbox::{Event, Outbox, TableName};
 use outbox_testbed::{Server, TestDatabase};
 use sqlx::Pool;
@@ -102,5 +102,12 @@ async fn deliver(store: &dyn Store) {
             })
         })
         .collect();
-    assert_eq!(store.settle("node-a", &settlements).await.unwrap().applied, 5);
+    assert_eq!(
+        store
+            .settle("node-a", Ownership::Rows, &settlements)
+            .await
+            .unwrap()
+            .applied,
+        5
+    );
 }

@@ -176,23 +176,34 @@ pub(super) async fn blocked<D: Driver>(store: &SqlStore<D>, page: Page) -> Resul
         .collect()
 }
 
-/// Lets a key go on. It stays in the table, as one that was blocked until now: a pass that has begun still leaves it out.
+/// Lets a key go on, with the event that holds it back if that can still be delivered: it is due now. The key stays in the
+/// table, as one that was blocked until now: a pass that has begun still leaves it out.
 pub(super) async fn unblock<D: Driver>(
     store: &SqlStore<D>,
     aggregate_type: &str,
     aggregate_id: &str,
 ) -> Result<bool, sqlx::Error> {
-    let mut statement = Statement::<D>::new(format!(
-        "update {} set blocked_until = {now} where (blocked_until is null or blocked_until > {now}) and aggregate_type = ",
-        quote::<D>(&store.table.key()),
-        now = D::NOW
+    let key = quote::<D>(&store.table.key());
+    let of_key = |statement: &mut Statement<D>| {
+        let blocked = format!("(blocked_until is null or blocked_until > {})", D::NOW);
+        statement
+            .push(&format!(" where {blocked} and aggregate_type = "))
+            .bind(aggregate_type);
+        statement.push(" and aggregate_id = ").bind(aggregate_id);
+    };
+    let mut due = Statement::<D>::new(format!(
+        "update {} set available_at = {now} where available_at > {now} and {} and seq in (select seq from {key}",
+        quote::<D>(store.table.as_str()),
+        D::PENDING,
+        now = D::NOW,
     ));
-    statement
-        .bind(aggregate_type)
-        .push(" and aggregate_id = ")
-        .bind(aggregate_id);
+    of_key(&mut due);
+    due.push(")");
+    let mut free = Statement::<D>::new(format!("update {key} set blocked_until = {}", D::NOW));
+    of_key(&mut free);
     let mut connection = store.pool.acquire().await?;
-    Ok(D::execute(&mut connection, statement).await? > 0)
+    D::execute(&mut connection, due).await?;
+    Ok(D::execute(&mut connection, free).await? > 0)
 }
 
 /// Lets the keys go on whose dead event is no longer dead, or gone: it has been resolved.

@@ -88,14 +88,14 @@ impl Lanes {
         blocked.is_some_and(|blocked| blocked.until.is_none_or(|until| until > since))
     }
 
-    pub(super) fn unblock(&mut self, key: &(String, String), now: Instant) -> bool {
+    /// The event that held it back, if it was blocked.
+    fn unblock(&mut self, key: &(String, String), now: Instant) -> Option<i64> {
         if !self.is_blocked(key, now) {
-            return false;
+            return None;
         }
-        if let Some(blocked) = self.blocked.get_mut(key) {
-            blocked.until = Some(now);
-        }
-        true
+        let blocked = self.blocked.get_mut(key)?;
+        blocked.until = Some(now);
+        Some(blocked.seq)
     }
 
     pub(super) fn is_parked_by(&self, seq: i64) -> bool {
@@ -113,6 +113,14 @@ impl Lanes {
 }
 
 impl Rows {
+    pub(super) fn unblock_key(&mut self, key: &(String, String), now: Instant) -> bool {
+        let Some(seq) = self.lanes.unblock(key, now) else {
+            return false;
+        };
+        self.make_due(seq, now);
+        true
+    }
+
     pub(super) fn read_lanes(&self, read: &LaneRead<'_>, now: Instant) -> LaneRows {
         let wanted = self
             .pending_after(read.after)

@@ -470,6 +470,11 @@ impl Rows {
         later.filter(|row| row.status.is_pending())
     }
 
+    /// Brings an event forward that is to be delivered later.
+    pub(super) fn make_due(&mut self, seq: i64, now: Instant) {
+        self.change(seq, |row| row.available_at = row.available_at.min(now));
+    }
+
     pub(super) fn last_visible(&self) -> i64 {
         self.rows.last_key_value().map_or(0, |(seq, _)| *seq)
     }

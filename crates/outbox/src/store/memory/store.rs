@@ -132,7 +132,7 @@ impl Store for MemoryStore {
 
     async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error> {
         let key = (aggregate_type.to_owned(), aggregate_id.to_owned());
-        Ok(self.with(|rows, now| rows.lanes.unblock(&key, now)))
+        Ok(self.with(|rows, now| rows.unblock_key(&key, now)))
     }
 
     async fn fetch(&self, id: &EventId) -> Result<Option<StoredEvent>, Error> {
