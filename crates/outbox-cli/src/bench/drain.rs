@@ -79,7 +79,12 @@ async fn by_hand<D: BareDatabase>(
     let label = format!("{scenario}, {}, by hand", variant.name());
     let started = Instant::now();
     stand
-        .watch(&label, load.events, &done, by_hand.run(connections))
+        .watch(
+            &label,
+            load.events,
+            || done.load(Ordering::Relaxed),
+            by_hand.run(connections),
+        )
         .await?;
     let took = started.elapsed();
     backlog.check(stand, variant).await?;

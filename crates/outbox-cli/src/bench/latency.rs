@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use outbox::{Delivery, Outbox};
+use outbox::{Delivery, Event, HookError, Outbox, WriterHook};
 use tokio::time::MissedTickBehavior;
 
 use super::bare::{self, AGGREGATE_TYPE, BareDatabase, EVENT_TYPE};
@@ -59,7 +59,7 @@ impl Times {
         self.0.iter().filter(|time| time.load(Ordering::Relaxed) > 0).count() as u64
     }
 
-    /// From these to those. A listener may be called before COMMIT's return has reached the caller: that took no time.
+    /// From these to those. A listener may be called before the note is made, right after the hand-over: that took no time.
     fn until(&self, later: &Self) -> Vec<u64> {
         let load = |time: &AtomicU64| time.load(Ordering::Relaxed);
         let pairs = self.0.iter().zip(&*later.0).skip(WARM_UP as usize);
@@ -69,19 +69,33 @@ impl Times {
     }
 }
 
-/// Commits an event at every tick, and notes when.
-async fn commit_at_a_pace<D: BareDatabase>(
-    writer: &Arc<FrameworkWrite<D>>,
-    committed: &Times,
-    events: u64,
-    clock: impl Fn() -> u64,
-) -> Result<(), Failure> {
+fn number(event: &Event) -> i64 {
+    event.aggregate_id().and_then(|key| key.parse().ok()).unwrap_or(0)
+}
+
+/// Notes when an event is committed, closer to COMMIT's return than the caller could.
+struct Notes<C> {
+    committed: Times,
+    clock: C,
+}
+
+impl<C: Fn() -> u64 + Send + Sync + 'static> WriterHook for Notes<C> {
+    fn after_commit(&self, events: &[Event]) -> Result<(), HookError> {
+        let at = (self.clock)();
+        for event in events {
+            self.committed.note(number(event), at);
+        }
+        Ok(())
+    }
+}
+
+/// Commits an event at every tick.
+async fn commit_at_a_pace<D: BareDatabase>(writer: &Arc<FrameworkWrite<D>>, events: u64) -> Result<(), Failure> {
     let mut ticks = tokio::time::interval(PACE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 1..=events.cast_signed() {
         ticks.tick().await;
         Arc::clone(writer).one(number).await?;
-        committed.note(number, clock());
     }
     Ok(())
 }
@@ -98,12 +112,15 @@ async fn through_the_hot_path<D: BareDatabase>(stand: &mut Stand<'_, D>, events:
     let noted = heard.clone();
     let outbox = Outbox::single_node(&pool)
         .table(tables.events.as_str())
+        .hook(Notes {
+            committed: committed.clone(),
+            clock,
+        })
         .workers(stand.settings.workers)
         .without_purge()
         .listen_to(AGGREGATE_TYPE, EVENT_TYPE, move |delivery: Delivery| {
             let at = clock();
-            let number = delivery.aggregate_id().and_then(|key| key.parse().ok());
-            noted.note(number.unwrap_or(0), at);
+            noted.note(number(&delivery), at);
             std::future::ready(Ok(()))
         })
         .build()
@@ -114,12 +131,11 @@ async fn through_the_hot_path<D: BareDatabase>(stand: &mut Stand<'_, D>, events:
         sql: stand.statements(tables),
         payload: Arc::clone(&stand.settings.payload),
     });
-    let done = AtomicU64::new(0);
     let work = async {
-        commit_at_a_pace(&writer, &committed, events, clock).await?;
+        commit_at_a_pace(&writer, events).await?;
         wait_for_all(&heard, events).await
     };
-    stand.watch("latency, hot path", events, &done, work).await?;
+    stand.watch("latency, hot path", events, || heard.count(), work).await?;
     outbox.shutdown().await?;
     stand.check("latency", tables, events).await?;
     Ok(committed.until(&heard))
@@ -148,7 +164,14 @@ async fn by_notification<D: BareDatabase>(stand: &mut Stand<'_, D>, events: u64)
     let (committed, heard) = (Times::new(events), Times::new(events));
     let pool = bare::pool(&stand.pool, connections::<D>(1));
     warm(&pool).await?;
-    let outbox = Outbox::writer_only(&pool).table(tables.events.as_str()).build().await?;
+    let outbox = Outbox::writer_only(&pool)
+        .table(tables.events.as_str())
+        .hook(Notes {
+            committed: committed.clone(),
+            clock: since_1970,
+        })
+        .build()
+        .await?;
     let writer = Arc::new(FrameworkWrite {
         outbox: outbox.clone(),
         pool,
@@ -165,7 +188,7 @@ async fn by_notification<D: BareDatabase>(stand: &mut Stand<'_, D>, events: u64)
     };
     let mut crew = Crew::start(&task, 1).await?;
     crew.go().await?;
-    let write = commit_at_a_pace(&writer, &committed, events, since_1970);
+    let write = commit_at_a_pace(&writer, events);
     let progress = &mut stand.progress;
     let hear = async {
         while heard.count() < events {

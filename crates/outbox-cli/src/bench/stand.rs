@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::Pool;
@@ -188,7 +187,7 @@ impl<'a, D: BareDatabase> Stand<'a, D> {
         &mut self,
         label: &str,
         events: u64,
-        done: &AtomicU64,
+        done: impl Fn() -> u64,
         work: impl Future<Output = T>,
     ) -> T {
         let mut work = std::pin::pin!(work);
@@ -196,7 +195,7 @@ impl<'a, D: BareDatabase> Stand<'a, D> {
         loop {
             tokio::select! {
                 result = &mut work => return result,
-                _ = ticks.tick() => self.progress.show(how_far(label, done.load(Ordering::Relaxed), events)),
+                _ = ticks.tick() => self.progress.show(how_far(label, done(), events)),
             }
         }
     }

@@ -82,11 +82,13 @@ async fn by_hand<D: BareDatabase>(
         sql: stand.statements(tables),
         payload: Arc::clone(&stand.settings.payload),
     });
-    let done = Arc::default();
+    let done = Arc::new(AtomicU64::new(0));
     let label = format!("{scenario}, {}, by hand", name(producers));
     let started = Instant::now();
     let work = produce(producers, events, &done, move |number| Arc::clone(&writer).one(number));
-    stand.watch(&label, events, &done, work).await?;
+    stand
+        .watch(&label, events, || done.load(Ordering::Relaxed), work)
+        .await?;
     Ok((started.elapsed(), pool))
 }
 
@@ -113,11 +115,13 @@ async fn with_the_framework<D: BareDatabase>(
         sql: stand.statements(tables),
         payload: Arc::clone(&stand.settings.payload),
     });
-    let done = Arc::default();
+    let done = Arc::new(AtomicU64::new(0));
     let label = format!("write, {}", name(producers));
     let started = Instant::now();
     let work = produce(producers, events, &done, move |number| Arc::clone(&writer).one(number));
-    stand.watch(&label, events, &done, work).await?;
+    stand
+        .watch(&label, events, || done.load(Ordering::Relaxed), work)
+        .await?;
     let took = started.elapsed();
     outbox.shutdown().await?;
     let written = stand.count(tables, "status = 0").await?;
@@ -184,7 +188,9 @@ async fn through_the_hot_path<D: BareDatabase>(
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    stand.watch(&label, events, &delivered, work).await?;
+    stand
+        .watch(&label, events, || delivered.load(Ordering::Relaxed), work)
+        .await?;
     let sql = stand.statements(tables);
     let settled = stand.settled("hot", tables, &sql, events.cast_signed()).await?;
     outbox.shutdown().await?;
