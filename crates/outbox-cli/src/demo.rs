@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use outbox::Admin;
 use outbox::store::{Filter, Page, Status};
 
-use self::database::{ShopDatabase, with_pool};
+use self::database::ShopDatabase;
 use self::log::Tail;
 use self::report::{Setting, Summary, Tally};
 use self::stage::Stage;
+use crate::any_pool::with_pool;
 use crate::failure::Failure;
 use crate::output::{self, digits};
 use crate::progress::Progress;

@@ -42,21 +42,29 @@ pub(crate) enum Failure {
     Declined,
     #[error("say which events: an ID, one or more filters, or --all (see --help)")]
     NothingSelected,
-    /// A statement of the demo's own.
-    #[error("the demo's own tables: {0}")]
-    Shop(#[from] sqlx::Error),
+    /// A statement on tables of the command's own: the demo's shop, the benchmark's loops.
+    #[error("the tables of the command's own: {0}")]
+    OwnTables(#[from] sqlx::Error),
     #[error("the demo failed: {complaint}")]
     DemoFailed { complaint: String },
-    #[error("a node of the demo ended early ({status}); its reason is above")]
+    #[error("a node ended early ({status}); its reason is above")]
     NodeFailed { status: ExitStatus },
-    #[error("the nodes of the demo did not get ready")]
+    #[error("the nodes did not get ready")]
     NodesNotReady,
-    #[error("a node of the demo does not stop")]
+    #[error("a node does not stop")]
     NodeDoesNotStop,
     #[error("--kill-one needs at least two nodes: one must be left to deliver")]
     NobodyLeft,
-    #[error("the nodes of the demo are processes, which cannot share a database in memory: give it a file")]
+    #[error("the nodes are processes, which cannot share a database in memory: give it a file")]
     DatabaseInMemory,
+    #[error("the benchmark {scenario} does not get on: {done} of {events} events are delivered")]
+    BenchStuck {
+        scenario: &'static str,
+        done: u64,
+        events: u64,
+    },
+    #[error("the benchmark {scenario} went wrong: {complaint}")]
+    BenchFailed { scenario: &'static str, complaint: String },
     #[error("interrupted")]
     Interrupted,
     #[error("a background task of the outbox has died")]

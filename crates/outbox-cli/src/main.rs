@@ -1,5 +1,7 @@
 //! The `outbox` command. Its manual is `outbox --help`.
 
+mod any_pool;
+mod bench;
 mod dead;
 mod demo;
 mod events;
@@ -43,6 +45,7 @@ Examples:
   outbox dead replay --type OrderPlaced --yes          deliver it again
   outbox keys list                                     which aggregates wait, in ordered delivery
   outbox purge --older-than 7d --yes                   delete what is long finished
+  outbox bench drain                                   how fast it is, beside bare SQL
 
 Exit codes: 0 done; 1 failed, the reason is on standard error; 2 wrong arguments.
 Every command that connects takes --database URL, or the environment variable OUTBOX_DATABASE_URL.";
@@ -66,6 +69,9 @@ enum Command {
     Demo(demo::Demo),
     #[command(hide = true)]
     DemoNode(demo::node::Node),
+    Bench(bench::Bench),
+    #[command(hide = true)]
+    BenchNode(bench::node::Node),
 }
 
 fn main() -> ExitCode {
@@ -91,6 +97,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
             Command::Purge(purge) => purge.run().await,
             Command::Demo(demo) => demo.run().await,
             Command::DemoNode(node) => node.run().await,
+            Command::Bench(bench) => bench.run().await,
+            Command::BenchNode(node) => node.run().await,
         }
     })
 }

@@ -73,16 +73,3 @@ macro_rules! shop_database {
 shop_database!(Sqlite, "begin immediate", "(?, ?)");
 shop_database!(Postgres, "begin", "($1, $2)");
 shop_database!(MySql, "begin", "(?, ?)");
-
-/// Runs `$body` with `$pool` as the pool that it really is.
-macro_rules! with_pool {
-    ($any:expr, $pool:ident => $body:expr) => {
-        match $any {
-            outbox::AnyPool::Sqlite($pool) => $body,
-            outbox::AnyPool::Postgres($pool) => $body,
-            outbox::AnyPool::MySql($pool) => $body,
-            other => unreachable!("the shop knows every database of the library, not {other:?}"),
-        }
-    };
-}
-pub(crate) use with_pool;

@@ -10,9 +10,10 @@ use sqlx::Pool;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::database::{ShopDatabase, with_pool};
+use super::database::ShopDatabase;
 use super::log::{Fact, Log};
 use super::shop::{self, Producer};
+use crate::any_pool::with_pool;
 use crate::failure::Failure;
 use crate::target::Url;
 

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use outbox::{AnyPool, TableName};
 use sqlx::Pool;
 
-use super::database::{ShopDatabase, create_orders, is_taken, with_pool};
+use super::database::{ShopDatabase, create_orders, is_taken};
+use crate::any_pool::{is_in_memory, with_pool};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::target::Url;
@@ -79,11 +80,6 @@ impl Stage {
         fs::remove_dir_all(&self.directory)?;
         Ok(())
     }
-}
-
-/// Every process would have a database of its own.
-fn is_in_memory(url: &str) -> bool {
-    url.contains(":memory:") || url.contains("mode=memory")
 }
 
 /// Creates the shop's table under a name that is free: whoever creates it owns the names that go with it, so demos do not

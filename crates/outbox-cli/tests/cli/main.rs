@@ -4,6 +4,7 @@
     reason = "what tests share is part of them, though clippy does not see it"
 )]
 
+mod bench;
 mod demo;
 mod inspect;
 mod keys;

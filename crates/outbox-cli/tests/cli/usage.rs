@@ -6,7 +6,7 @@ fn help_teaches_with_examples() {
     assert!(help.contains("outbox migrate print --database postgres:"), "{help}");
     let help = outbox(&["--help"]).ok();
     assert!(help.contains("Exit codes: 0 done; 1 failed"), "{help}");
-    assert!(!help.contains("demo-node"), "{help}");
+    assert!(!help.contains("demo-node") && !help.contains("bench-node"), "{help}");
     for command in [
         "demo",
         "migrate up",
@@ -15,10 +15,11 @@ fn help_teaches_with_examples() {
         "dead list",
         "dead replay",
         "purge",
+        "bench drain",
     ] {
         assert!(help.contains(&format!("\n  outbox {command}")), "{command}: {help}");
     }
-    for command in ["migrate", "status", "events", "dead", "purge", "demo"] {
+    for command in ["migrate", "status", "events", "dead", "purge", "demo", "bench"] {
         let help = outbox(&[command, "--help"]).ok();
         assert!(help.contains("Examples:\n"), "{command}: {help}");
         assert!(help.contains(&format!("\n  outbox {command}")), "{command}: {help}");
@@ -83,6 +84,8 @@ fn password_is_never_shown() {
         vec!["dead", "replay", url, "--all"],
         vec!["demo", "--database", url],
         vec!["demo", url],
+        vec!["bench", "drain", "--database", url],
+        vec!["bench", url],
         vec![url],
     ] {
         let mut command = command(&arguments);

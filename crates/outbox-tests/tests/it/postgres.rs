@@ -65,6 +65,43 @@ async fn commit_after_an_ignored_error_is_no_commit() {
     assert_eq!(idle, 0, "no transaction is left open");
 }
 
+struct Suppresses;
+
+impl WriterHook for Suppresses {
+    fn before_write(&self, _events: Vec<Event>) -> Result<Vec<Event>, HookError> {
+        Ok(Vec::new())
+    }
+}
+
+/// A publish that writes nothing runs no statement, and so does not show that the transaction is still good.
+#[tokio::test]
+async fn suppressed_event_does_not_hide_an_ignored_error() {
+    let on = On::<Postgres>::open("ignored_error_suppressed").await;
+    let outbox = Outbox::writer_only(&on.pool).hook(Suppresses).build().await.unwrap();
+    let mut tx = outbox.begin(&on.pool).await.unwrap();
+    let ignored = sqlx::query("select 1 / 0").execute(&mut *tx).await;
+    assert!(ignored.is_err());
+    let event = Event::json("OrderPlaced", "{}").unwrap();
+    outbox.publish(&mut tx, event).await.unwrap();
+    let error = tx.commit().await.unwrap_err();
+    assert!(matches!(error, Error::NotCommitted { .. }), "{error}");
+}
+
+/// An event that the database refuses is a failed statement like any other.
+#[tokio::test]
+async fn commit_after_an_event_that_was_refused_is_no_commit() {
+    let on = On::<Postgres>::open("refused_event").await;
+    let outbox = Outbox::writer_only(&on.pool).build().await.unwrap();
+    let event = Event::json("OrderPlaced", "{}").unwrap();
+    let mut tx = outbox.begin(&on.pool).await.unwrap();
+    outbox.publish(&mut tx, &event).await.unwrap();
+    let refused = outbox.publish(&mut tx, &event).await;
+    assert!(matches!(refused, Err(Error::DuplicateEventId { .. })), "{refused:?}");
+    let error = tx.commit().await.unwrap_err();
+    assert!(matches!(error, Error::NotCommitted { .. }), "{error}");
+    assert_eq!(outbox.store().count(&Filter::all(), 10).await.unwrap(), 0);
+}
+
 /// A deferred constraint fails at the commit itself.
 #[tokio::test]
 async fn commit_that_the_database_refuses_is_no_commit() {

@@ -197,7 +197,7 @@ impl Driver for MySql {
     }
 
     /// A deadlock rolls the whole transaction back, and a COMMIT after it succeeds all the same. A savepoint that must
-    /// still be there tells, in the same message. What the driver rolls back when it drops its transaction is nothing.
+    /// still be there tells, in the same message; a later statement that succeeded does not, since it ran without one. What the driver rolls back when it drops its transaction is nothing.
     async fn commit(mut tx: Transaction<'static, Self>) -> Result<(), Error> {
         let committed = sqlx::raw_sql("release savepoint outbox_begin; commit")
             .execute(&mut *tx)

@@ -224,6 +224,12 @@ impl Driver for Postgres {
         Ok(())
     }
 
+    /// A transaction in which a statement failed runs no further one: after one that succeeded, COMMIT commits. This saves
+    /// the server a quarter of the work of a small transaction.
+    async fn commit_sound(tx: Transaction<'static, Self>) -> Result<(), Error> {
+        tx.commit().await.map_err(commit_failed)
+    }
+
     fn is_missing_table(error: &sqlx::Error) -> bool {
         error
             .as_database_error()

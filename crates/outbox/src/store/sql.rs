@@ -208,6 +208,11 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
     /// rolled the transaction back because of a failed statement: what we dispatch after it must be there.
     fn commit(tx: Transaction<'static, Self>) -> impl Future<Output = Result<(), Error>> + Send;
 
+    /// The same, of a transaction whose last statement succeeded.
+    fn commit_sound(tx: Transaction<'static, Self>) -> impl Future<Output = Result<(), Error>> + Send {
+        <Self as Driver>::commit(tx)
+    }
+
     fn is_missing_table(error: &sqlx::Error) -> bool;
 
     /// How our own connections differ from the user's.

@@ -29,6 +29,11 @@ pub trait Backend: Send + Sync + Sized + 'static {
     fn begin(pool: &Self::Pool) -> impl Future<Output = Result<Self::Transaction, Error>> + Send;
     #[doc(hidden)]
     fn commit(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Commits a transaction whose last statement succeeded, which may be cheaper to tell the truth about.
+    #[doc(hidden)]
+    fn commit_sound(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send {
+        Self::commit(tx)
+    }
     #[doc(hidden)]
     fn rollback(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send;
     /// Sets a savepoint. This and what follows is about the innermost one: a type that borrowed the connection would keep
@@ -89,6 +94,10 @@ impl<D: Driver> Backend for D {
 
     async fn commit(tx: Self::Transaction) -> Result<(), Error> {
         <D as Driver>::commit(tx).await
+    }
+
+    async fn commit_sound(tx: Self::Transaction) -> Result<(), Error> {
+        <D as Driver>::commit_sound(tx).await
     }
 
     async fn rollback(tx: Self::Transaction) -> Result<(), Error> {

@@ -15,6 +15,9 @@ use crate::error::Error;
 pub struct Transaction<D: Backend> {
     inner: D::Transaction,
     staged: Vec<Staged>,
+    /// The last statement was ours, and succeeded: COMMIT need not ask whether an earlier one has failed. Whoever gets hold
+    /// of the connection may run another.
+    sound: bool,
 }
 
 impl<D: Backend> Transaction<D> {
@@ -22,6 +25,7 @@ impl<D: Backend> Transaction<D> {
         Self {
             inner,
             staged: Vec::new(),
+            sound: true,
         }
     }
 
@@ -32,9 +36,20 @@ impl<D: Backend> Transaction<D> {
     /// [`Error::CommitOutcomeUnknown`] if no answer came: read your data before you try again. Nothing is delivered from
     /// memory then; what is in the table is delivered from there.
     pub async fn commit(self) -> Result<(), Error> {
-        let Self { inner, mut staged } = self;
+        let Self {
+            inner,
+            mut staged,
+            sound,
+        } = self;
         staged.iter_mut().for_each(Staged::begin_commit);
-        let outcome = match tokio::time::timeout(COMMIT_TIMEOUT, D::commit(inner)).await {
+        let commit = async {
+            if sound {
+                D::commit_sound(inner).await
+            } else {
+                D::commit(inner).await
+            }
+        };
+        let outcome = match tokio::time::timeout(COMMIT_TIMEOUT, commit).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Error::CommitOutcomeUnknown {
                 source: sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()),
@@ -63,6 +78,7 @@ impl<D: Backend> Transaction<D> {
     /// # Errors
     /// [`Error::Database`].
     pub async fn savepoint(&mut self) -> Result<Savepoint<'_, D>, Error> {
+        self.sound = false;
         Savepoint::set(&mut *self.inner, &mut self.staged).await
     }
 }
@@ -77,6 +93,7 @@ impl<D: Backend> Deref for Transaction<D> {
 
 impl<D: Backend> DerefMut for Transaction<D> {
     fn deref_mut(&mut self) -> &mut D::Connection {
+        self.sound = false;
         &mut self.inner
     }
 }
@@ -93,10 +110,13 @@ impl<D: Backend> TxHandle<D> for Transaction<D> {
     type Receipt = Published;
 
     fn connection(&mut self) -> Result<&mut D::Connection, Error> {
+        self.sound = false;
         Ok(&mut self.inner)
     }
 
     fn stage(&mut self, staged: Staged) -> Published {
+        // Written. Where a hook has suppressed all events, no statement was run that could tell.
+        self.sound |= !staged.events.is_empty();
         let published = Published { ids: staged.ids() };
         self.staged.push(staged);
         published

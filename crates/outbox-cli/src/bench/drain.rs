@@ -1,0 +1,194 @@
+//! `drain` and `ordered`: a backlog, until all of it is done.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::bare::drain::BareDrain;
+use super::bare::{self, BareDatabase};
+use super::crew::{Crew, Task};
+use super::place::Tables;
+use super::report::Rates;
+use super::stand::{Load, PATIENCE, Stand, how_far, rate};
+use super::variant::Variant;
+use crate::failure::Failure;
+
+/// How many aggregates ordered events are about.
+const KEYS: i64 = 1_000;
+
+/// One node, beside a loop by hand.
+pub(crate) async fn drain<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
+    let events = stand.settings.events.unwrap_or(100_000);
+    for variant in Variant::DRAINED {
+        beside_a_loop_by_hand(stand, "drain", *variant, Load::pending(events)).await?;
+    }
+    Ok(())
+}
+
+/// The same in order.
+pub(crate) async fn ordered<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
+    let load = Load {
+        keys: KEYS,
+        ..Load::pending(stand.settings.events.unwrap_or(100_000))
+    };
+    for variant in Variant::IN_ORDER {
+        beside_a_loop_by_hand(stand, "ordered", *variant, load).await?;
+    }
+    Ok(())
+}
+
+async fn beside_a_loop_by_hand<D: BareDatabase>(
+    stand: &mut Stand<'_, D>,
+    scenario: &'static str,
+    variant: Variant,
+    load: Load,
+) -> Result<(), Failure> {
+    let mut rates = Rates::default();
+    let mut peak = None;
+    for _ in 0..stand.settings.rounds {
+        rates.limit.push(by_hand(stand, scenario, variant, load).await?);
+        let backlog = Backlog::on_empty(stand, scenario, load).await?;
+        let drained = backlog.drain(stand, variant, 1).await?;
+        rates.framework.push(drained.rate);
+        peak = peak.max(drained.peak_kilobytes);
+    }
+    let finding = stand
+        .finding(scenario, variant.name(), load.events)
+        .rates(&rates)
+        .rss(peak);
+    stand.report(finding)
+}
+
+async fn by_hand<D: BareDatabase>(
+    stand: &mut Stand<'_, D>,
+    scenario: &'static str,
+    variant: Variant,
+    load: Load,
+) -> Result<f64, Failure> {
+    let tables = &stand.place.tables;
+    let backlog = Backlog::on_empty(stand, scenario, load).await?;
+    let done = Arc::new(AtomicU64::new(0));
+    let by_hand = Arc::new(BareDrain {
+        pool: bare::pool(&stand.pool, 2),
+        sql: stand.statements(tables),
+        kind: variant.by_hand(),
+        batch: stand.settings.batch as i64,
+        done: Arc::clone(&done),
+    });
+    let connections = by_hand.connect().await?;
+    let label = format!("{scenario}, {}, by hand", variant.name());
+    let started = Instant::now();
+    stand
+        .watch(
+            &label,
+            load.events,
+            || done.load(Ordering::Relaxed),
+            by_hand.run(connections),
+        )
+        .await?;
+    let took = started.elapsed();
+    backlog.check(stand, variant).await?;
+    Ok(rate(done.load(Ordering::Relaxed), took))
+}
+
+/// Events that wait in a table.
+#[derive(Debug)]
+pub(crate) struct Backlog<'a> {
+    scenario: &'static str,
+    tables: &'a Tables,
+    events: u64,
+    /// How many were done before.
+    done_before: u64,
+    /// The last one's seq.
+    last: i64,
+}
+
+/// How a backlog was drained.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drained {
+    pub(crate) rate: f64,
+    /// Of the hungriest process.
+    pub(crate) peak_kilobytes: Option<u64>,
+}
+
+impl<'a> Backlog<'a> {
+    /// With nothing else in the table.
+    pub(crate) async fn on_empty<D: BareDatabase>(
+        stand: &mut Stand<'a, D>,
+        scenario: &'static str,
+        load: Load,
+    ) -> Result<Self, Failure> {
+        let tables = &stand.place.tables;
+        stand.empty(tables).await?;
+        Self::on_top(stand, scenario, tables, load, 0).await
+    }
+
+    /// After so many events that are done.
+    pub(crate) async fn on_top<D: BareDatabase>(
+        stand: &mut Stand<'a, D>,
+        scenario: &'static str,
+        tables: &'a Tables,
+        load: Load,
+        done_before: u64,
+    ) -> Result<Self, Failure> {
+        let last = stand.fill(tables, load).await?;
+        Ok(Self {
+            scenario,
+            tables,
+            events: load.events,
+            done_before,
+            last,
+        })
+    }
+
+    /// Drains it with the framework, on so many nodes, each a process of its own.
+    pub(crate) async fn drain<D: BareDatabase>(
+        &self,
+        stand: &mut Stand<'a, D>,
+        variant: Variant,
+        nodes: usize,
+    ) -> Result<Drained, Failure> {
+        let task = Task {
+            place: stand.place,
+            tables: self.tables,
+            variant,
+            workers: stand.settings.workers,
+            batch: stand.settings.batch,
+            hear: false,
+        };
+        let mut crew = Crew::start(&task, nodes).await?;
+        let label = format!("{}, {}", self.scenario, variant.name());
+        crew.go().await?;
+        let started = Instant::now();
+        let mut last = (started, 0);
+        while last.1 < self.events {
+            crew.next(Duration::from_secs(1)).await?;
+            let delivered = crew.delivered();
+            if delivered > last.1 {
+                last = (Instant::now(), delivered);
+            } else if last.0.elapsed() > PATIENCE {
+                return Err(Failure::BenchStuck {
+                    scenario: self.scenario,
+                    done: delivered,
+                    events: self.events,
+                });
+            }
+            stand.progress.show(how_far(&label, delivered, self.events));
+        }
+        let sql = stand.statements(self.tables);
+        let settled = stand.settled(self.scenario, self.tables, &sql, self.last).await?;
+        let peak_kilobytes = crew.stop().await?;
+        self.check(stand, variant).await?;
+        Ok(Drained {
+            rate: rate(self.events, settled - started),
+            peak_kilobytes,
+        })
+    }
+
+    async fn check<D: BareDatabase>(&self, stand: &Stand<'_, D>, variant: Variant) -> Result<(), Failure> {
+        let now_done = if variant.delete { 0 } else { self.events };
+        stand
+            .check(self.scenario, self.tables, self.done_before + now_done)
+            .await
+    }
+}

@@ -1,0 +1,217 @@
+//! `latency`: from the return of COMMIT to the first line of the listener, on an outbox that has little to do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use outbox::{Delivery, Event, HookError, Outbox, WriterHook};
+use tokio::time::MissedTickBehavior;
+
+use super::bare::{self, AGGREGATE_TYPE, BareDatabase, EVENT_TYPE};
+use super::crew::{Crew, Task};
+use super::node::{Message, since_1970};
+use super::produce::{FrameworkWrite, connections, warm};
+use super::stand::{PATIENCE, Stand, how_far};
+use super::variant::Variant;
+use crate::failure::Failure;
+
+/// Between two events: fifty a second.
+const PACE: Duration = Duration::from_millis(20);
+/// At that pace, ten seconds.
+const AT_MOST: u64 = 500;
+/// The first ones connect, prepare and fill caches.
+const WARM_UP: u64 = 10;
+
+pub(crate) async fn latency<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
+    let events = stand.settings.events.unwrap_or(AT_MOST).min(AT_MOST);
+    let latencies = through_the_hot_path(stand, events).await?;
+    let finding = stand.finding("latency", "hot path", events).latencies(latencies);
+    stand.report(finding)?;
+    if D::NOTIFIES {
+        let latencies = by_notification(stand, events).await?;
+        let finding = stand
+            .finding("latency", "notification, two processes", events)
+            .latencies(latencies);
+        stand.report(finding)?;
+    }
+    Ok(())
+}
+
+/// When things happened, by number: microseconds since some instant; zero if they have not.
+#[derive(Clone, Debug)]
+struct Times(Arc<[AtomicU64]>);
+
+impl Times {
+    fn new(events: u64) -> Self {
+        Self((0..events).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn note(&self, number: i64, at: u64) {
+        // From one. What is not among them is no concern of ours.
+        let place = usize::try_from(number - 1).ok();
+        if let Some(time) = place.and_then(|place| self.0.get(place)) {
+            time.store(at, Ordering::Relaxed);
+        }
+    }
+
+    /// How many have happened.
+    fn count(&self) -> u64 {
+        self.0.iter().filter(|time| time.load(Ordering::Relaxed) > 0).count() as u64
+    }
+
+    /// From these to those. A listener may be called before the note is made, right after the hand-over: that took no time.
+    fn until(&self, later: &Self) -> Vec<u64> {
+        let load = |time: &AtomicU64| time.load(Ordering::Relaxed);
+        let pairs = self.0.iter().zip(&*later.0).skip(WARM_UP as usize);
+        pairs
+            .map(|(earlier, later)| load(later).saturating_sub(load(earlier)))
+            .collect()
+    }
+}
+
+fn number(event: &Event) -> i64 {
+    event.aggregate_id().and_then(|key| key.parse().ok()).unwrap_or(0)
+}
+
+/// Notes when an event is committed, closer to COMMIT's return than the caller could.
+struct Notes<C> {
+    committed: Times,
+    clock: C,
+}
+
+impl<C: Fn() -> u64 + Send + Sync + 'static> WriterHook for Notes<C> {
+    fn after_commit(&self, events: &[Event]) -> Result<(), HookError> {
+        let at = (self.clock)();
+        for event in events {
+            self.committed.note(number(event), at);
+        }
+        Ok(())
+    }
+}
+
+/// Commits an event at every tick.
+async fn commit_at_a_pace<D: BareDatabase>(writer: &Arc<FrameworkWrite<D>>, events: u64) -> Result<(), Failure> {
+    let mut ticks = tokio::time::interval(PACE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for number in 1..=events.cast_signed() {
+        ticks.tick().await;
+        Arc::clone(writer).one(number).await?;
+    }
+    Ok(())
+}
+
+async fn through_the_hot_path<D: BareDatabase>(stand: &mut Stand<'_, D>, events: u64) -> Result<Vec<u64>, Failure> {
+    let tables = &stand.place.tables;
+    stand.empty(tables).await?;
+    let events = events + WARM_UP;
+    let (committed, heard) = (Times::new(events), Times::new(events));
+    let start = Instant::now();
+    let clock = move || u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let pool = bare::pool(&stand.pool, connections::<D>(1));
+    warm(&pool).await?;
+    let noted = heard.clone();
+    let outbox = Outbox::single_node(&pool)
+        .table(tables.events.as_str())
+        .hook(Notes {
+            committed: committed.clone(),
+            clock,
+        })
+        .workers(stand.settings.workers)
+        .without_purge()
+        .listen_to(AGGREGATE_TYPE, EVENT_TYPE, move |delivery: Delivery| {
+            let at = clock();
+            noted.note(number(&delivery), at);
+            std::future::ready(Ok(()))
+        })
+        .build()
+        .await?;
+    let writer = Arc::new(FrameworkWrite {
+        outbox: outbox.clone(),
+        pool,
+        sql: stand.statements(tables),
+        payload: Arc::clone(&stand.settings.payload),
+    });
+    let work = async {
+        commit_at_a_pace(&writer, events).await?;
+        wait_for_all(&heard, events).await
+    };
+    stand.watch("latency, hot path", events, || heard.count(), work).await?;
+    outbox.shutdown().await?;
+    stand.check("latency", tables, events).await?;
+    Ok(committed.until(&heard))
+}
+
+async fn wait_for_all(heard: &Times, events: u64) -> Result<(), Failure> {
+    let patience = Instant::now() + PATIENCE;
+    while heard.count() < events {
+        if Instant::now() > patience {
+            return Err(Failure::BenchStuck {
+                scenario: "latency",
+                done: heard.count(),
+                events,
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// Writes here, and delivers in another process, which hears of it from the database.
+async fn by_notification<D: BareDatabase>(stand: &mut Stand<'_, D>, events: u64) -> Result<Vec<u64>, Failure> {
+    let tables = &stand.place.tables;
+    stand.empty(tables).await?;
+    let events = events + WARM_UP;
+    let (committed, heard) = (Times::new(events), Times::new(events));
+    let pool = bare::pool(&stand.pool, connections::<D>(1));
+    warm(&pool).await?;
+    let outbox = Outbox::writer_only(&pool)
+        .table(tables.events.as_str())
+        .hook(Notes {
+            committed: committed.clone(),
+            clock: since_1970,
+        })
+        .build()
+        .await?;
+    let writer = Arc::new(FrameworkWrite {
+        outbox: outbox.clone(),
+        pool,
+        sql: stand.statements(tables),
+        payload: Arc::clone(&stand.settings.payload),
+    });
+    let task = Task {
+        place: stand.place,
+        tables,
+        variant: Variant::ROW_CLAIMS,
+        workers: stand.settings.workers,
+        batch: stand.settings.batch,
+        hear: true,
+    };
+    let mut crew = Crew::start(&task, 1).await?;
+    crew.go().await?;
+    let write = commit_at_a_pace(&writer, events);
+    let progress = &mut stand.progress;
+    let hear = async {
+        while heard.count() < events {
+            match crew.next(PATIENCE).await? {
+                Some(Message::Heard { number, at }) => heard.note(number, at),
+                Some(_) => {}
+                None => {
+                    return Err(Failure::BenchStuck {
+                        scenario: "latency",
+                        done: heard.count(),
+                        events,
+                    });
+                }
+            }
+            progress.show(how_far("latency, notification", heard.count(), events));
+        }
+        Ok(())
+    };
+    tokio::try_join!(write, hear)?;
+    let sql = stand.statements(tables);
+    stand.settled("latency", tables, &sql, events.cast_signed()).await?;
+    crew.stop().await?;
+    outbox.shutdown().await?;
+    stand.check("latency", tables, events).await?;
+    Ok(committed.until(&heard))
+}

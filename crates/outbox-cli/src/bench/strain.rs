@@ -1,0 +1,82 @@
+//! `grown`, `held` and `nodes`: the same drain under strain, beside one without.
+
+use super::bare::BareDatabase;
+use super::drain::Backlog;
+use super::report::Rates;
+use super::stand::{Load, Stand};
+use super::variant::Variant;
+use crate::failure::Failure;
+
+/// With many delivered events in the table; beside an empty one.
+pub(crate) async fn grown<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
+    let load = Load::pending(stand.settings.events.unwrap_or(100_000));
+    let tables = &stand.place.grown;
+    let mut done = stand.settings.done_rows;
+    stand.empty(tables).await?;
+    let delivered = Load {
+        done: true,
+        ..Load::pending(done)
+    };
+    stand.fill(tables, delivered).await?;
+    for variant in Variant::STRAINED {
+        let mut rates = Rates::default();
+        for _ in 0..stand.settings.rounds {
+            let backlog = Backlog::on_empty(stand, "grown", load).await?;
+            rates.limit.push(backlog.drain(stand, *variant, 1).await?.rate);
+            let backlog = Backlog::on_top(stand, "grown", tables, load, done).await?;
+            rates.framework.push(backlog.drain(stand, *variant, 1).await?.rate);
+            done += if variant.delete { 0 } else { load.events };
+        }
+        let finding = stand.finding("grown", variant.name(), load.events).rates(&rates);
+        stand.report(finding)?;
+    }
+    Ok(())
+}
+
+/// While a transaction elsewhere keeps the database from cleaning up; beside none.
+pub(crate) async fn held<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
+    let Some(hold) = D::HOLD else {
+        return Ok(());
+    };
+    let load = Load::pending(stand.settings.events.unwrap_or(300_000));
+    for variant in Variant::STRAINED {
+        let mut rates = Rates::default();
+        for _ in 0..stand.settings.rounds {
+            let backlog = Backlog::on_empty(stand, "held", load).await?;
+            rates.limit.push(backlog.drain(stand, *variant, 1).await?.rate);
+            let backlog = Backlog::on_empty(stand, "held", load).await?;
+            let mut holding = stand.pool.acquire().await?;
+            D::script(&mut holding, hold.to_owned()).await?;
+            rates.framework.push(backlog.drain(stand, *variant, 1).await?.rate);
+            D::script(&mut holding, "rollback".to_owned()).await?;
+        }
+        let finding = stand.finding("held", variant.name(), load.events).rates(&rates);
+        stand.report(finding)?;
+    }
+    Ok(())
+}
+
+/// By several processes; beside one.
+pub(crate) async fn nodes<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
+    const NODES: [usize; 3] = [1, 2, 4];
+    let load = Load::pending(stand.settings.events.unwrap_or(100_000));
+    for variant in Variant::STRAINED {
+        let mut rates = [const { Vec::new() }; NODES.len()];
+        for _ in 0..stand.settings.rounds {
+            for (nodes, rates) in NODES.iter().zip(&mut rates) {
+                let backlog = Backlog::on_empty(stand, "nodes", load).await?;
+                rates.push(backlog.drain(stand, *variant, *nodes).await?.rate);
+            }
+        }
+        for (nodes, framework) in NODES.iter().zip(&rates).skip(1) {
+            let rates = Rates {
+                limit: rates[0].clone(),
+                framework: framework.clone(),
+            };
+            let name = format!("{nodes} nodes, {}", variant.name());
+            let finding = stand.finding("nodes", name, load.events).rates(&rates);
+            stand.report(finding)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! `write` and `hot`: producers, each with a business row and an event in one transaction.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use outbox::{Delivery, Outbox};
+use sqlx::Pool;
+
+use super::bare::write::{BareWrite, mark_all, pending_seqs};
+use super::bare::{self, AGGREGATE_TYPE, BareDatabase, EVENT_TYPE};
+use super::node::SETTLE_LINGER;
+use super::place::Tables;
+use super::produce::{FrameworkWrite, connections, produce, warm};
+use super::report::Rates;
+use super::stand::{PATIENCE, Stand, rate};
+use crate::failure::Failure;
+
+const PRODUCERS: [usize; 3] = [1, 4, 16];
+
+fn name(producers: usize) -> String {
+    let plural = if producers == 1 { "" } else { "s" };
+    format!("{producers} producer{plural}")
+}
+
+/// Business insert and publish, beside the same two inserts by hand.
+pub(crate) async fn write<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
+    let events = stand.settings.events.unwrap_or(10_000);
+    for producers in PRODUCERS {
+        let mut rates = Rates::default();
+        for _ in 0..stand.settings.rounds {
+            let took = by_hand(stand, "write", producers, events).await?.0;
+            rates.limit.push(rate(events, took));
+            let took = with_the_framework(stand, producers, events).await?;
+            rates.framework.push(rate(events, took));
+        }
+        let finding = stand.finding("write", name(producers), events).rates(&rates);
+        stand.report(finding)?;
+    }
+    Ok(())
+}
+
+/// The same, until all are delivered from memory and marked; beside the two inserts and a batched update by hand.
+pub(crate) async fn hot<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
+    let events = stand.settings.events.unwrap_or(10_000);
+    for producers in PRODUCERS {
+        let mut rates = Rates::default();
+        for _ in 0..stand.settings.rounds {
+            let (writing, pool) = by_hand(stand, "hot", producers, events).await?;
+            let marking = mark_by_hand(stand, &pool).await?;
+            rates.limit.push(rate(events, writing + marking));
+            let took = through_the_hot_path(stand, producers, events).await?;
+            rates.framework.push(rate(events, took));
+        }
+        let finding = stand.finding("hot", name(producers), events).rates(&rates);
+        stand.report(finding)?;
+    }
+    Ok(())
+}
+
+async fn producers_pool<D: BareDatabase>(
+    stand: &Stand<'_, D>,
+    tables: &Tables,
+    producers: usize,
+) -> Result<Pool<D>, Failure> {
+    stand.empty(tables).await?;
+    let pool = bare::pool(&stand.pool, connections::<D>(producers));
+    warm(&pool).await?;
+    Ok(pool)
+}
+
+async fn by_hand<D: BareDatabase>(
+    stand: &mut Stand<'_, D>,
+    scenario: &str,
+    producers: usize,
+    events: u64,
+) -> Result<(Duration, Pool<D>), Failure> {
+    let tables = &stand.place.tables;
+    let pool = producers_pool(stand, tables, producers).await?;
+    let writer = Arc::new(BareWrite {
+        pool: pool.clone(),
+        sql: stand.statements(tables),
+        payload: Arc::clone(&stand.settings.payload),
+    });
+    let done = Arc::new(AtomicU64::new(0));
+    let label = format!("{scenario}, {}, by hand", name(producers));
+    let started = Instant::now();
+    let work = produce(producers, events, &done, move |number| Arc::clone(&writer).one(number));
+    stand
+        .watch(&label, events, || done.load(Ordering::Relaxed), work)
+        .await?;
+    Ok((started.elapsed(), pool))
+}
+
+async fn mark_by_hand<D: BareDatabase>(stand: &Stand<'_, D>, pool: &Pool<D>) -> Result<Duration, Failure> {
+    let sql = stand.statements(&stand.place.tables);
+    let batch = stand.settings.batch;
+    let seqs = pending_seqs(pool, &sql, batch as i64).await?;
+    let started = Instant::now();
+    mark_all(pool, &sql, &seqs, batch).await?;
+    Ok(started.elapsed())
+}
+
+async fn with_the_framework<D: BareDatabase>(
+    stand: &mut Stand<'_, D>,
+    producers: usize,
+    events: u64,
+) -> Result<Duration, Failure> {
+    let tables = &stand.place.tables;
+    let pool = producers_pool(stand, tables, producers).await?;
+    let outbox = Outbox::writer_only(&pool).table(tables.events.as_str()).build().await?;
+    let writer = Arc::new(FrameworkWrite {
+        outbox: outbox.clone(),
+        pool,
+        sql: stand.statements(tables),
+        payload: Arc::clone(&stand.settings.payload),
+    });
+    let done = Arc::new(AtomicU64::new(0));
+    let label = format!("write, {}", name(producers));
+    let started = Instant::now();
+    let work = produce(producers, events, &done, move |number| Arc::clone(&writer).one(number));
+    stand
+        .watch(&label, events, || done.load(Ordering::Relaxed), work)
+        .await?;
+    let took = started.elapsed();
+    outbox.shutdown().await?;
+    let written = stand.count(tables, "status = 0").await?;
+    if written != events {
+        let complaint = format!("of {events} events {written} are in the table");
+        return Err(Failure::BenchFailed {
+            scenario: "write",
+            complaint,
+        });
+    }
+    Ok(took)
+}
+
+async fn through_the_hot_path<D: BareDatabase>(
+    stand: &mut Stand<'_, D>,
+    producers: usize,
+    events: u64,
+) -> Result<Duration, Failure> {
+    let tables = &stand.place.tables;
+    let pool = producers_pool(stand, tables, producers).await?;
+    let delivered = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&delivered);
+    let outbox = Outbox::single_node(&pool)
+        .table(tables.events.as_str())
+        .workers(stand.settings.workers)
+        .poll_batch(stand.settings.batch)
+        .settle_batch(stand.settings.batch, SETTLE_LINGER)
+        .without_purge()
+        .listen_to(AGGREGATE_TYPE, EVENT_TYPE, move |_: Delivery| {
+            count.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Ok(()))
+        })
+        .build()
+        .await?;
+    let writer = Arc::new(FrameworkWrite {
+        outbox: outbox.clone(),
+        pool,
+        sql: stand.statements(tables),
+        payload: Arc::clone(&stand.settings.payload),
+    });
+    let written = Arc::default();
+    let label = format!("hot, {}", name(producers));
+    let started = Instant::now();
+    let work = async {
+        produce(producers, events, &written, move |number| {
+            Arc::clone(&writer).one(number)
+        })
+        .await?;
+        let mut last = (Instant::now(), 0);
+        loop {
+            let so_far = delivered.load(Ordering::Relaxed);
+            if so_far >= events {
+                return Ok(());
+            }
+            if so_far > last.1 {
+                last = (Instant::now(), so_far);
+            } else if last.0.elapsed() > PATIENCE {
+                return Err(Failure::BenchStuck {
+                    scenario: "hot",
+                    done: so_far,
+                    events,
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    stand
+        .watch(&label, events, || delivered.load(Ordering::Relaxed), work)
+        .await?;
+    let sql = stand.statements(tables);
+    let settled = stand.settled("hot", tables, &sql, events.cast_signed()).await?;
+    outbox.shutdown().await?;
+    stand.check("hot", tables, events).await?;
+    Ok(settled - started)
+}
