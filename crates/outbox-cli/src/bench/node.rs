@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use outbox::{AnyPool, Delivery, TableName};
+use outbox::{AnyPool, Builder, Delivery, TableName};
 use serde::{Deserialize, Serialize};
 use sqlx::Pool;
 use tokio::sync::mpsc;
 
 use super::bare::{self, AGGREGATE_TYPE, BareDatabase, EVENT_TYPE};
-use super::variant::{Ownership, Variant};
+use super::variant::{Configure, Ownership, Variant};
 use crate::any_pool::with_pool;
 use crate::failure::Failure;
 use crate::target::Url;
@@ -71,25 +71,15 @@ impl Node {
             return Ok(());
         }
         let delivered = Arc::new(AtomicU64::new(0));
-        let (count, hear) = (Arc::clone(&delivered), self.hear);
         let variant = Variant {
             ownership: self.ownership,
             delete: self.delete,
         };
-        let outbox = variant
-            .builder(pool, self.alone)
-            .table(self.table.as_str())
-            .workers(self.workers)
-            .poll_batch(self.batch)
-            .settle_batch(self.batch, SETTLE_LINGER)
-            .without_purge()
-            .listen_to(AGGREGATE_TYPE, EVENT_TYPE, move |delivery: Delivery| {
-                let answer = if hear { heard(&delivery) } else { Ok(()) };
-                count.fetch_add(1, Ordering::Relaxed);
-                std::future::ready(answer.map_err(Into::into))
-            })
-            .build()
-            .await?;
+        let listening = Listening {
+            node: &self,
+            count: Arc::clone(&delivered),
+        };
+        let outbox = variant.build(pool, self.alone, listening).await?;
         tell(Message::Started)?;
 
         let mut ticks = tokio::time::interval(REPORT_EVERY);
@@ -113,6 +103,29 @@ impl Node {
         tell(Message::Delivered(delivered.load(Ordering::Relaxed)))?;
         tell(Message::Peak(peak_kilobytes()))?;
         Ok(())
+    }
+}
+
+/// A listener that does nothing but count, and tell where that is asked for.
+struct Listening<'a> {
+    node: &'a Node,
+    count: Arc<AtomicU64>,
+}
+
+impl<D: BareDatabase> Configure<D> for Listening<'_> {
+    fn configure<O>(self, builder: Builder<D, O>) -> Builder<D, O> {
+        let (node, count, hear) = (self.node, self.count, self.node.hear);
+        builder
+            .table(node.table.as_str())
+            .workers(node.workers)
+            .poll_batch(node.batch)
+            .settle_batch(node.batch, SETTLE_LINGER)
+            .without_purge()
+            .listen_to(AGGREGATE_TYPE, EVENT_TYPE, move |delivery: Delivery| {
+                let answer = if hear { heard(&delivery) } else { Ok(()) };
+                count.fetch_add(1, Ordering::Relaxed);
+                std::future::ready(answer.map_err(Into::into))
+            })
     }
 }
 

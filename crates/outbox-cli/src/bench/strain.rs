@@ -35,7 +35,7 @@ pub(crate) async fn grown<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(
 
 /// While a transaction elsewhere keeps the database from cleaning up; beside none.
 pub(crate) async fn held<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
-    let Some(hold) = D::HOLD else {
+    let Some(hold) = <D as BareDatabase>::HOLD else {
         return Ok(());
     };
     let load = Load::pending(stand.settings.events.unwrap_or(300_000));

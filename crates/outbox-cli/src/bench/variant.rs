@@ -27,22 +27,19 @@ pub(crate) struct Variant {
 
 impl Variant {
     pub(crate) const ROW_CLAIMS: Self = Self::of(Ownership::RowClaims);
-    #[allow(dead_code, reason = "measured as soon as the library has lanes")]
     pub(crate) const LANES: Self = Self::of(Ownership::Lanes);
-    #[allow(dead_code, reason = "measured as soon as the library has lanes")]
     pub(crate) const LANES_AND_DELETE: Self = Self {
         delete: true,
         ..Self::LANES
     };
-    #[allow(dead_code, reason = "measured as soon as the library has lanes")]
     pub(crate) const ORDERED: Self = Self::of(Ownership::Ordered);
 
     /// What `drain` measures.
-    pub(crate) const DRAINED: &[Self] = &[Self::ROW_CLAIMS];
+    pub(crate) const DRAINED: &[Self] = &[Self::ROW_CLAIMS, Self::LANES, Self::LANES_AND_DELETE];
     /// What `ordered` measures.
-    pub(crate) const IN_ORDER: &[Self] = &[];
+    pub(crate) const IN_ORDER: &[Self] = &[Self::ORDERED];
     /// What `grown`, `held` and `nodes` measure.
-    pub(crate) const STRAINED: &[Self] = &[Self::ROW_CLAIMS];
+    pub(crate) const STRAINED: &[Self] = &[Self::ROW_CLAIMS, Self::LANES];
 
     const fn of(ownership: Ownership) -> Self {
         Self {
@@ -71,18 +68,31 @@ impl Variant {
         }
     }
 
-    /// The outbox that delivers so. `alone`: there is no other node.
-    pub(crate) fn builder<D: Driver>(self, pool: &Pool<D>, alone: bool) -> Builder<D> {
+    /// The outbox that delivers so, with what `configure` adds. `alone`: there is no other node.
+    pub(crate) async fn build<D: Driver>(
+        self,
+        pool: &Pool<D>,
+        alone: bool,
+        settings: impl Configure<D>,
+    ) -> Result<Outbox<D>, outbox::Error> {
         let nodes = if alone { Outbox::single_node } else { Outbox::multi_node };
-        let builder = match self.ownership {
-            Ownership::RowClaims => nodes(pool),
-            Ownership::Lanes => nodes(pool),
-            Ownership::Ordered => nodes(pool),
-        };
+        match self.ownership {
+            Ownership::RowClaims => self.done(settings.configure(nodes(pool).row_claims())).build().await,
+            Ownership::Lanes => self.done(settings.configure(nodes(pool).lanes())).build().await,
+            Ownership::Ordered => self.done(settings.configure(Outbox::ordered(pool))).build().await,
+        }
+    }
+
+    fn done<D: Driver, O>(self, builder: Builder<D, O>) -> Builder<D, O> {
         if self.delete {
             builder.delete_when_done()
         } else {
             builder
         }
     }
+}
+
+/// What all variants have in common, whatever kind of builder they have.
+pub(crate) trait Configure<D: Driver> {
+    fn configure<O>(self, builder: Builder<D, O>) -> Builder<D, O>;
 }
