@@ -7,7 +7,9 @@ use outbox::store::{Claim, Explain, Ownership, Settlement, Store, Verdict};
 use outbox::{Event, Outbox};
 use outbox_tests::{Database, On, SqlDatabase, script};
 
-const STATEMENTS: [Explain; 9] = [
+const STATEMENTS: [Explain; 11] = [
+    Explain::ReadLanes,
+    Explain::ReadInOrder,
     Explain::Claim,
     Explain::ReadLeased,
     Explain::Done,

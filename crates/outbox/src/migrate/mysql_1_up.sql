@@ -33,7 +33,7 @@ create table if not exists `{table}` (
   -- Pending rows in the order they are due; those that are delivered lie behind null, where no scan comes by.
   key `{table}_pending` (pending_at, seq),
   -- Pending rows in the order of writing: how the owner of a lane reads it.
-  key `{table}_order` (pending, seq, lane),
+  key `{table}_pending_seq` (pending, seq, lane),
   -- Dead rows; all others lie behind null.
   key `{table}_dead` (dead_at),
   constraint `{table}_one_payload` check ((payload is null) <> (payload_bytes is null)),

@@ -40,7 +40,7 @@ create table "{table}" (
 create index "{table}_pending" on "{table}" (available_at, seq) where status in (0, 2);
 
 -- Pending rows alone, in the order of writing: how the owner of a lane reads it.
-create index "{table}_order" on "{table}" (seq) where status in (0, 2);
+create index "{table}_pending_seq" on "{table}" (seq) where status in (0, 2);
 
 -- Dead rows alone.
 create index "{table}_dead" on "{table}" (dead_at) where status = 3;

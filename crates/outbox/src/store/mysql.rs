@@ -48,7 +48,7 @@ impl Dialect for MySql {
     }
 
     fn in_order_of_writing(table: &TableName) -> String {
-        let index = quote::<Self>(&format!("{table}_order"));
+        let index = quote::<Self>(&format!("{table}_pending_seq"));
         format!("{} as t force index ({index})", quote::<Self>(table.as_str()))
     }
 

@@ -52,7 +52,7 @@ impl Dialect for Sqlite {
     }
 
     fn in_order_of_writing(table: &TableName) -> String {
-        let index = quote::<Self>(&format!("{table}_order"));
+        let index = quote::<Self>(&format!("{table}_pending_seq"));
         format!("{} as t indexed by {index}", quote::<Self>(table.as_str()))
     }
 
