@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::{Admission, Dispatcher};
 use crate::error::Error;
+use crate::failpoint::fail_point;
 use crate::poll::Alarm;
 use crate::service::{Pulse, in_time};
 use crate::store::{Lease, Settlement, Store, Verdict};
@@ -172,6 +173,7 @@ impl Settler {
                     })
                 })
                 .collect();
+            fail_point!("in-settle");
             let settled = self.store.settle(&self.owner, &settlements).await?;
             let stale = settled.stale + (batch.len() - settlements.len()) as u64;
             if stale == 0 {

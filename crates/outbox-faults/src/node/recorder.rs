@@ -1,0 +1,165 @@
+//! A store that writes down who takes and settles what, for the checker to judge the fence by; and, if this process is to
+//! be wrong, is wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox::store::{
+    Attempt, Claim, Claimed, Explain, Filter, Lease, Page, Purge, Purged, Settled, Settlement, Stats, Store,
+    StoredEvent, Wakeups,
+};
+use outbox::testing::facts::{Fact, Log};
+use outbox::{Error, EventId, async_trait};
+
+use super::broken::Broken;
+use crate::clock;
+
+/// Puts a recorder before every store of this process.
+pub(crate) fn watch(log: &Arc<Log>) {
+    let log = Arc::clone(log);
+    outbox::failpoint::wrap_stores(move |store| {
+        Arc::new(Recorder {
+            store,
+            broken: Broken::of_this_process(),
+            log: Arc::clone(&log),
+        })
+    });
+}
+
+#[derive(Debug)]
+struct Recorder {
+    store: Arc<dyn Store>,
+    broken: Option<Broken>,
+    log: Arc<Log>,
+}
+
+impl Recorder {
+    fn write(&self, facts: &[Fact]) {
+        // A log that cannot be written shows in the result: deliveries are missing from it as well.
+        if let Err(error) = self.log.write_all(facts) {
+            tracing::error!(%error, "the log cannot be written");
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Recorder {
+    async fn claim(&self, claim: &Claim<'_>) -> Result<Vec<Claimed>, Error> {
+        let claimed = match &self.broken {
+            Some(broken) => broken.claim(&*self.store, claim).await?,
+            None => self.store.claim(claim).await?,
+        };
+        let at = clock::now();
+        let taken = |row: &Claimed| Fact::Taken {
+            seq: row.lease.seq,
+            token: row.lease.token,
+            at,
+        };
+        self.write(&claimed.iter().map(taken).collect::<Vec<_>>());
+        Ok(claimed)
+    }
+
+    async fn settle(&self, owner: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
+        let at = clock::now();
+        let settled = match &self.broken {
+            Some(broken) => broken.settle(&*self.store, owner, settlements).await?,
+            None => self.store.settle(owner, settlements).await?,
+        };
+        let accepted = match (settled.applied, settled.stale) {
+            (_, 0) => Some(true),
+            (0, _) => Some(false),
+            _ => None,
+        };
+        let written = |one: &Settlement| Fact::Settled {
+            seq: one.lease.seq,
+            token: one.lease.token,
+            at,
+            accepted,
+        };
+        self.write(&settlements.iter().map(written).collect::<Vec<_>>());
+        Ok(settled)
+    }
+
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, Error> {
+        match &self.broken {
+            Some(broken) => broken.renew(&*self.store, leases, lease).await,
+            None => self.store.renew(leases, lease).await,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
+
+    fn table(&self) -> &str {
+        self.store.table()
+    }
+
+    async fn schema_version(&self) -> Result<i64, Error> {
+        self.store.schema_version().await
+    }
+
+    async fn read_leased(&self, leases: &[Lease], at_least: Duration) -> Result<Vec<Claimed>, Error> {
+        self.store.read_leased(leases, at_least).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<u64, Error> {
+        self.store.release(leases).await
+    }
+
+    async fn release_all(&self) -> Result<u64, Error> {
+        self.store.release_all().await
+    }
+
+    async fn purge(&self, purge: &Purge, after: i64) -> Result<Purged, Error> {
+        self.store.purge(purge, after).await
+    }
+
+    async fn lead(&self, name: &str, owner: &str, lease: Duration) -> Result<bool, Error> {
+        self.store.lead(name, owner, lease).await
+    }
+
+    async fn resign(&self, name: &str, owner: &str) -> Result<(), Error> {
+        self.store.resign(name, owner).await
+    }
+
+    async fn fetch(&self, id: &EventId) -> Result<Option<StoredEvent>, Error> {
+        self.store.fetch(id).await
+    }
+
+    async fn attempts(&self, id: &EventId) -> Result<Vec<Attempt>, Error> {
+        self.store.attempts(id).await
+    }
+
+    async fn find(&self, filter: &Filter, page: Page) -> Result<Vec<StoredEvent>, Error> {
+        self.store.find(filter, page).await
+    }
+
+    async fn count(&self, filter: &Filter, at_most: u64) -> Result<u64, Error> {
+        self.store.count(filter, at_most).await
+    }
+
+    async fn replay(&self, filter: &Filter, limit: usize) -> Result<u64, Error> {
+        self.store.replay(filter, limit).await
+    }
+
+    async fn discard(&self, filter: &Filter, limit: usize) -> Result<u64, Error> {
+        self.store.discard(filter, limit).await
+    }
+
+    async fn stats(&self, at_most: u64) -> Result<Stats, Error> {
+        self.store.stats(at_most).await
+    }
+
+    async fn notify(&self) -> Result<(), Error> {
+        self.store.notify().await
+    }
+
+    async fn wakeups(&self) -> Result<Option<Box<dyn Wakeups>>, Error> {
+        self.store.wakeups().await
+    }
+
+    async fn explain(&self, statement: Explain) -> Result<String, Error> {
+        self.store.explain(statement).await
+    }
+}
