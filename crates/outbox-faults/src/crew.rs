@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,7 +12,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 
 use crate::failure::{Failure, within};
-use crate::node::{CONFIG, Config};
+use crate::node::{CONFIG, Config, STALLED};
 
 /// How long a node may take to get ready, to be quiet, or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,6 +24,8 @@ pub(crate) struct Crew {
     pub(crate) nodes: Vec<Node>,
     /// The logs of all nodes, in all their lives.
     pub(crate) logs: Vec<PathBuf>,
+    /// How often one of them has stood still for a good part of its lease.
+    stalls: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -40,7 +44,12 @@ impl Crew {
             broken,
             nodes: Vec::new(),
             logs: Vec::new(),
+            stalls: Arc::default(),
         }
+    }
+
+    pub(crate) fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::SeqCst)
     }
 
     /// Adds a node. With a fail point it dies there.
@@ -82,10 +91,13 @@ impl Crew {
         let mut child = command.spawn()?;
         let (sender, said) = mpsc::unbounded_channel();
         if let Some(stdout) = child.stdout.take() {
+            let stalls = Arc::clone(&self.stalls);
             let mut lines = BufReader::new(stdout).lines();
             tokio::spawn(async move {
                 while let Ok(Some(line)) = lines.next_line().await {
-                    if sender.send(line).is_err() {
+                    if line == STALLED {
+                        stalls.fetch_add(1, Ordering::SeqCst);
+                    } else if sender.send(line).is_err() {
                         return;
                     }
                 }
@@ -175,11 +187,6 @@ impl Node {
     /// How it ended, if it has.
     pub(crate) fn status(&mut self) -> Result<Option<ExitStatus>, Failure> {
         Ok(self.child.try_wait()?)
-    }
-
-    /// Waits for its end.
-    pub(crate) async fn wait(&mut self) -> Result<ExitStatus, Failure> {
-        Ok(self.child.wait().await?)
     }
 
     pub(crate) fn ended(&self, status: ExitStatus) -> Failure {

@@ -25,6 +25,8 @@ pub(crate) enum Failure {
     NothingToDo { fault: Fault },
     #[error("unknown database {given:?}: sqlite, postgres, mariadb, or a URL")]
     UnknownDatabase { given: String },
+    #[error("a proxy needs the port of a server on this machine, and the URL has none")]
+    NoPort,
     #[error("an invariant broke: run again with the seed that is shown")]
     Broken,
     #[error("interrupted")]

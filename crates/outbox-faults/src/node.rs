@@ -1,7 +1,7 @@
 //! A node: a process of its own that produces and delivers, and writes down what it does. Not for people.
 //!
 //! It is told what to do by lines on standard input (`quiet`, `disarm`, `hold MILLISECONDS`), says how far it is by lines
-//! on standard output (`ready`, `quiet`, `held`, `let-go`), and ends when its input ends.
+//! on standard output (`ready`, `quiet`, `held`, `let-go`, `stalled`), and ends when its input ends.
 
 mod broken;
 mod listener;
@@ -30,6 +30,8 @@ use crate::mode::Mode;
 
 /// What a node is told, as JSON in its environment: arguments can be read by every user of the machine.
 pub(crate) const CONFIG: &str = "OUTBOX_FAULTS_NODE";
+/// What a node says when it has stood still.
+pub(crate) const STALLED: &str = "stalled";
 /// How long a node tries to reach a database that is away when it starts.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -68,6 +70,8 @@ pub(crate) struct Workload {
     pub(crate) purge: bool,
     /// Some events are poison, some make the listener panic, some are as large as can be.
     pub(crate) poison: bool,
+    /// Writes down who takes and settles what; too much where millions are delivered.
+    pub(crate) record: bool,
     /// The application's clock is so many minutes ahead.
     pub(crate) skew_minutes: i32,
 }
@@ -88,6 +92,7 @@ impl Default for Workload {
             hot_path: true,
             purge: false,
             poison: false,
+            record: true,
             skew_minutes: 0,
         }
     }
@@ -112,7 +117,7 @@ pub(crate) async fn run() -> Result<(), Failure> {
 
 async fn run_on<D: Ledger>(config: Config) -> Result<(), Failure> {
     let log = Arc::new(Log::append(&config.log)?);
-    recorder::watch(&log);
+    recorder::watch(&log, config.workload.record);
     let (pool, outbox) = start::<D>(&config, &log).await?;
     let mut orders = orders();
     let (quiet, is_quiet) = watch::channel(false);
@@ -121,6 +126,7 @@ async fn run_on<D: Ledger>(config: Config) -> Result<(), Failure> {
         let producer = Producer::new(&config, number, &outbox, &pool, &log);
         producers.spawn(producer.run(is_quiet.clone()));
     }
+    tokio::spawn(watch_time(config.workload.lease / 4));
     say("ready");
     let mut said_quiet = false;
     loop {
@@ -193,6 +199,18 @@ fn builder<D: Ledger>(config: &Config, pool: &Pool<D>, log: &Arc<Log>) -> Builde
         builder = builder.without_hot_path();
     }
     listener::add(builder, config, log)
+}
+
+/// Says when this process has stood still for so long: on a machine that is too busy, leases end although nobody is at
+/// fault, and what is delivered twice because of that is excused.
+async fn watch_time(longest: Duration) {
+    loop {
+        let before = tokio::time::Instant::now();
+        tokio::time::sleep(longest / 10).await;
+        if before.elapsed() > longest {
+            say(STALLED);
+        }
+    }
 }
 
 /// Takes every connection of the application, and keeps them for a while.

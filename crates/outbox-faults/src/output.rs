@@ -30,6 +30,8 @@ pub(crate) struct Line {
     pub(crate) stale_refused: u64,
     pub(crate) unknown: u64,
     pub(crate) dead: u64,
+    /// How often the machine was too busy for a node to keep its leases: faults that nobody planned.
+    pub(crate) stalls: u64,
     /// The longest.
     pub(crate) recovery_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,6 +67,7 @@ impl Line {
             stale_refused: 0,
             unknown: 0,
             dead: 0,
+            stalls: 0,
             recovery_ms: 0,
             note: None,
             failed: Vec::new(),
@@ -87,6 +90,7 @@ impl Line {
         self.stale_refused += report.stale_refused;
         self.unknown += report.unknown;
         self.dead += report.dead;
+        self.stalls += verdict.stalls;
         self.recovery_ms = self.recovery_ms.max(millis(verdict.recovery));
         if verdict.note.is_some() {
             self.note = verdict.note;

@@ -121,19 +121,31 @@ impl Place {
     }
 
     /// Removes a database of ours.
-    pub(crate) async fn remove(&self, name: &str) -> Result<(), Failure> {
+    pub(crate) async fn remove(&self, name: &str, disk: Option<&SmallDisk>) -> Result<(), Failure> {
         match self.kind {
             Kind::Sqlite => {
                 for suffix in ["", "-wal", "-shm"] {
                     let _ = std::fs::remove_file(self.directory.join(format!("{name}.db{suffix}")));
                 }
-                Ok(())
             }
             Kind::Postgres => {
                 self.execute(format!("drop database if exists {name} with (force)"))
-                    .await
+                    .await?;
+                if disk.is_some() {
+                    self.execute(format!("drop tablespace {name}")).await?;
+                }
             }
-            Kind::MariaDb => self.execute(format!("drop database if exists {name}")).await,
+            Kind::MariaDb => {
+                let dropped = self.execute(format!("drop database if exists {name}")).await;
+                // The directory of one that is a disk cannot be removed; the tables are gone.
+                if disk.is_none() {
+                    dropped?;
+                }
+            }
+        }
+        match disk {
+            Some(disk) => run("umount", &["-l"], &disk.mounted(self, name)).await,
+            None => Ok(()),
         }
     }
 
@@ -179,6 +191,18 @@ pub(crate) fn through(url: &str, from: u16, to: u16) -> String {
     url.replacen(&format!(":{from}/"), &format!(":{to}/"), 1)
 }
 
+async fn run(command: &str, arguments: &[&str], path: &Path) -> Result<(), Failure> {
+    let output = tokio::process::Command::new(command).args(arguments).arg(path).output();
+    let output = within(command, Duration::from_secs(10), output).await?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Failure::Command {
+        command: command.to_owned(),
+        output: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
 /// A disk of a few megabytes, in memory. It is in the harness's own mount namespace, and is gone with it.
 #[derive(Debug)]
 pub(crate) struct SmallDisk {
@@ -204,17 +228,8 @@ impl SmallDisk {
     }
 
     async fn mount_at(&self, path: &Path, kind: Kind) -> Result<(), Failure> {
-        let mut mount = tokio::process::Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", &format!("size={}m", self.megabytes), "tmpfs"])
-            .arg(path);
-        let output = within("mounting a small disk", Duration::from_secs(10), mount.output()).await?;
-        if !output.status.success() {
-            return Err(Failure::Command {
-                command: "mount".to_owned(),
-                output: String::from_utf8_lossy(&output.stderr).into_owned(),
-            });
-        }
+        let size = format!("size={}m", self.megabytes);
+        run("mount", &["-t", "tmpfs", "-o", &size, "tmpfs"], path).await?;
         server::give_to_user(kind, path)
     }
 

@@ -46,7 +46,7 @@ pub(crate) struct Run {
     /// How long things go wrong, in each run.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Print an object per line: {fault, database, mode, runs, faults, committed, delivered, duplicates, lost, phantom, out_of_order, stale_writes, stale_refused, unknown, dead, recovery_ms, note, failed}.
+    /// Print an object per line: {fault, database, mode, runs, faults, committed, delivered, duplicates, lost, phantom, out_of_order, stale_writes, stale_refused, unknown, dead, stalls, recovery_ms, note, failed}.
     #[arg(long)]
     json: bool,
     /// Make the engine wrong in this way, to see whether the harness notices.

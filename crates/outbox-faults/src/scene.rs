@@ -16,6 +16,7 @@ use crate::ledger::{self, Ledger, connect};
 use crate::mode::Mode;
 use crate::node::{Config, Workload};
 use crate::place::{Place, SmallDisk};
+use crate::proxy::Proxy;
 use crate::rng::Rng;
 
 /// How long it may take until everything is delivered, once the fault has healed and the producers are quiet (I7).
@@ -48,6 +49,8 @@ pub(crate) struct Verdict {
     pub(crate) report: Report,
     /// How often the fault happened.
     pub(crate) faults: u64,
+    /// How often the machine was too busy for a node to keep its leases.
+    pub(crate) stalls: u64,
     pub(crate) recovery: Duration,
     /// Invariants that broke, each in a sentence.
     pub(crate) broken: Vec<String>,
@@ -78,6 +81,8 @@ pub(crate) struct Scene<'a, D: Ledger> {
     pub(crate) disk: Option<SmallDisk>,
     pub(crate) workload: Workload,
     pub(crate) crew: Crew,
+    /// Whatever the nodes are connected through, until they have ended.
+    pub(crate) proxies: Vec<Proxy>,
 }
 
 impl<'a, D: Ledger> Scene<'a, D> {
@@ -89,7 +94,7 @@ impl<'a, D: Ledger> Scene<'a, D> {
             _ => None,
         };
         let (database, url) = place.database(disk.as_ref()).await?;
-        let workload = plan.workload();
+        let workload = plan.workload(place.kind);
         let pool = connect::<D>(&url, 4).await?;
         outbox::migrate::up(&pool, &TableName::default()).await?;
         ledger::create(&pool, workload.keys).await?;
@@ -104,6 +109,7 @@ impl<'a, D: Ledger> Scene<'a, D> {
             disk,
             workload,
             crew,
+            proxies: Vec::new(),
         })
     }
 
@@ -113,7 +119,12 @@ impl<'a, D: Ledger> Scene<'a, D> {
         let injected = within("the fault", limit, self.inject()).await?;
         within("the producers' end", Duration::from_secs(60), self.crew.quiet()).await?;
         let healed = Instant::now();
-        let drained = self.drained(RECOVERY_LIMIT).await;
+        // What is broken on purpose is not waited for so long.
+        let limit = match self.plan.broken {
+            None => RECOVERY_LIMIT,
+            Some(_) => self.workload.lease * 4,
+        };
+        let drained = self.drained(limit).await;
         let recovery = healed.elapsed();
         let unbalanced = if self.workload.purge {
             0
@@ -124,11 +135,8 @@ impl<'a, D: Ledger> Scene<'a, D> {
         let verdict = self.judge(injected, recovery, drained, unbalanced).await?;
         self.pool.close().await;
         if verdict.broken.is_empty() {
-            // A database on a disk of its own goes with that.
-            if self.disk.is_none() {
-                self.place.remove(&self.database).await?;
-            }
-            std::fs::remove_dir_all(&self.directory).ok();
+            self.place.remove(&self.database, self.disk.as_ref()).await?;
+            std::fs::remove_dir_all(&self.directory)?;
         }
         Ok(verdict)
     }
@@ -201,7 +209,8 @@ impl<'a, D: Ledger> Scene<'a, D> {
             order.is_empty() || !self.plan.mode.keeps_order(),
             format!("I3: {} out of order: {}", order.len(), some(order)),
         );
-        let excused = injected.faults * injected.nodes_hit * self.workload.window();
+        let stalls = self.crew.stalls();
+        let excused = (injected.faults * injected.nodes_hit + stalls) * self.workload.window();
         complain(
             report.duplicates <= excused,
             format!("I4: {} duplicates, of which {excused} are excused", report.duplicates),
@@ -234,6 +243,7 @@ impl<'a, D: Ledger> Scene<'a, D> {
         Ok(Verdict {
             report,
             faults: injected.faults,
+            stalls,
             recovery,
             broken,
             note: injected.note,

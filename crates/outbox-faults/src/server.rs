@@ -42,10 +42,6 @@ impl Server {
         Ok(server)
     }
 
-    pub(crate) fn kind(&self) -> Kind {
-        self.kind
-    }
-
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -56,7 +52,7 @@ impl Server {
 
     async fn initialise(&self) -> Result<(), Failure> {
         let data = self.data();
-        let mut command = match self.kind {
+        let command = match self.kind {
             Kind::MariaDb => {
                 let mut command = as_user(self.kind, Path::new("mariadb-install-db"));
                 command

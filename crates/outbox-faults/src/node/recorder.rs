@@ -15,13 +15,13 @@ use super::broken::Broken;
 use crate::clock;
 
 /// Puts a recorder before every store of this process.
-pub(crate) fn watch(log: &Arc<Log>) {
-    let log = Arc::clone(log);
+pub(crate) fn watch(log: &Arc<Log>, record: bool) {
+    let log = record.then(|| Arc::clone(log));
     outbox::failpoint::wrap_stores(move |store| {
         Arc::new(Recorder {
             store,
             broken: Broken::of_this_process(),
-            log: Arc::clone(&log),
+            log: log.clone(),
         })
     });
 }
@@ -30,13 +30,15 @@ pub(crate) fn watch(log: &Arc<Log>) {
 struct Recorder {
     store: Arc<dyn Store>,
     broken: Option<Broken>,
-    log: Arc<Log>,
+    log: Option<Arc<Log>>,
 }
 
 impl Recorder {
     fn write(&self, facts: &[Fact]) {
         // A log that cannot be written shows in the result: deliveries are missing from it as well.
-        if let Err(error) = self.log.write_all(facts) {
+        if let Some(log) = &self.log
+            && let Err(error) = log.write_all(facts)
+        {
             tracing::error!(%error, "the log cannot be written");
         }
     }

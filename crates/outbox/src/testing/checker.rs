@@ -228,7 +228,7 @@ impl Checker {
                 if found {
                     report.misreported.push(id.clone());
                 }
-                false
+                found
             }
             Some(Outcome::Unknown) | None => {
                 report.unknown += u64::from(account.intended);
