@@ -1,7 +1,7 @@
 //! A node: a process of its own that produces and delivers, and writes down what it does. Not for people.
 //!
 //! It is told what to do by lines on standard input (`quiet`, `disarm`, `hold MILLISECONDS`), says how far it is by lines
-//! on standard output (`ready`, `quiet`, `held`, `let-go`, `stalled`), and ends when its input ends.
+//! on standard output (`ready`, `disarmed`, `quiet`, `held`, `let-go`, `stalled`), and ends when its input ends.
 
 mod broken;
 mod listener;
@@ -134,7 +134,10 @@ async fn run_on<D: Ledger>(config: Config) -> Result<(), Failure> {
             order = orders.recv() => match order.as_deref().map(|line| line.split_once(' ').unwrap_or((line, ""))) {
                 None => break,
                 Some(("quiet", _)) => drop(quiet.send(true)),
-                Some(("disarm", _)) => outbox::failpoint::disarm(),
+                Some(("disarm", _)) => {
+                    outbox::failpoint::disarm();
+                    say("disarmed");
+                }
                 Some(("hold", millis)) => {
                     let time = Duration::from_millis(millis.parse().unwrap_or(0));
                     tokio::spawn(hold(pool.clone(), config.workload.connections, time));

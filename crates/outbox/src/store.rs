@@ -31,6 +31,8 @@ mod row;
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "sqlite")]
+mod stranded;
 mod view;
 
 use std::time::Duration;
