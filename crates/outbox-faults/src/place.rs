@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::process::geteuid;
-
 use crate::failure::{Failure, within};
 use crate::fault::{Fault, Kind};
+use crate::run::has_namespace;
 use crate::server::{self, Server};
 
 /// A database to run on, as it was asked for.
@@ -50,7 +49,7 @@ impl Wanted {
         if fault.needs_own_server() && matches!(self, Self::Url { .. }) {
             return Some("is done to a server of our own only");
         }
-        (fault == Fault::DiskFull && !geteuid().is_root()).then_some("needs root, for a disk that is small")
+        (fault == Fault::DiskFull && !has_namespace()).then_some("needs root, for a disk that is small")
     }
 }
 
@@ -147,6 +146,18 @@ impl Place {
             Some(disk) => run("umount", &["-l"], &disk.mounted(self, name)).await,
             None => Ok(()),
         }
+    }
+
+    /// Sees to it that a server of ours runs, after a run that did not end as it should.
+    pub(crate) async fn heal(&mut self) -> Result<(), Failure> {
+        let Some(server) = &mut self.server else {
+            return Ok(());
+        };
+        if server.execute("select 1").await.is_err() {
+            server.kill().await?;
+            server.start().await?;
+        }
+        Ok(())
     }
 
     /// Runs a statement on the server, on no particular database.

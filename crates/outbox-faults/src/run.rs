@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use rustix::process::geteuid;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
@@ -18,6 +18,11 @@ use crate::scene::{Plan, Scene, Verdict};
 
 /// Set once the harness has mounts of its own.
 const NAMESPACE: &str = "OUTBOX_FAULTS_NAMESPACE";
+
+/// Whether disks can be mounted that only the harness sees.
+pub(crate) fn has_namespace() -> bool {
+    std::env::var_os(NAMESPACE).is_some()
+}
 
 /// Make things go wrong, and check what was delivered against what was committed.
 ///
@@ -67,11 +72,20 @@ impl Run {
     /// we end. Must be called before there are threads; does not return if it has to start this program again.
     pub(crate) fn enter_namespace(&self) -> Result<(), Failure> {
         let wants_disks = self.fault.is_empty() || self.fault.contains(&Fault::DiskFull);
-        if !wants_disks || !geteuid().is_root() || std::env::var_os(NAMESPACE).is_some() {
+        if !wants_disks || has_namespace() {
             return Ok(());
         }
-        let error = std::process::Command::new("unshare")
-            .args(["--mount", "--propagation=private", "--"])
+        let unshare = || {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--mount", "--propagation=private", "--"]);
+            command
+        };
+        // Only root may, and not every root.
+        let may = unshare().arg("true").stderr(std::process::Stdio::null()).status();
+        if !may.is_ok_and(|status| status.success()) {
+            return Ok(());
+        }
+        let error = unshare()
             .arg(std::env::current_exe()?)
             .args(std::env::args_os().skip(1))
             .env(NAMESPACE, "1")
@@ -85,11 +99,7 @@ impl Run {
         // The servers' users come by.
         std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
         let started = Instant::now();
-        let result = tokio::select! {
-            result = self.everywhere(wanted, directory.path()) => result,
-            _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
-        };
-        let lines = result?;
+        let lines = self.everywhere(wanted, directory.path()).await?;
         let (runs, faults): (u64, u64) = lines
             .iter()
             .fold((0, 0), |(runs, faults), line| (runs + line.runs, faults + line.faults));
@@ -134,8 +144,22 @@ impl Run {
             databases.spawn(async move { run.on(&wanted, directory).await });
         }
         let mut lines = Vec::new();
-        while let Some(done) = databases.join_next().await {
-            lines.extend(done.map_err(std::io::Error::other)??);
+        let mut terminate = signal(SignalKind::terminate())?;
+        loop {
+            let done = tokio::select! {
+                done = databases.join_next() => done.map(|done| done.map_err(|error| std::io::Error::other(error).into())),
+                _ = tokio::signal::ctrl_c() => Some(Ok(Err(Failure::Interrupted))),
+                _ = terminate.recv() => Some(Ok(Err(Failure::Interrupted))),
+            };
+            match done {
+                None => break,
+                Some(Ok(Ok(done))) => lines.extend(done),
+                Some(Ok(Err(failure)) | Err(failure)) => {
+                    // Nodes and servers end before the directory goes that they work in.
+                    databases.shutdown().await;
+                    return Err(failure);
+                }
+            }
         }
         let faults = Fault::value_variants();
         lines.sort_by_key(|line| {
@@ -188,12 +212,14 @@ impl Run {
         let started = Instant::now();
         let verdict = match play(plan, place, directory).await {
             Ok(verdict) => verdict,
-            // A node that dies by itself, or hangs, breaks more than an invariant.
-            Err(failure @ (Failure::NodeEnded { .. } | Failure::TooSlow { .. })) => Verdict {
-                broken: vec![failure.to_string()],
-                ..Verdict::default()
-            },
-            Err(failure) => return Err(failure),
+            // A node that dies by itself, or hangs, breaks more than an invariant; and one run must not end all others.
+            Err(failure) => {
+                place.heal().await?;
+                Verdict {
+                    broken: vec![failure.to_string()],
+                    ..Verdict::default()
+                }
+            }
         };
         let how = if verdict.broken.is_empty() { "ok" } else { "FAILED" };
         progress(format_args!(

@@ -8,6 +8,8 @@ use outbox::TableName;
 use outbox::testing::checker::{Checker, Report};
 use outbox::testing::facts::{self, Fact};
 use sqlx::Pool;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::crew::Crew;
 use crate::failure::{Failure, within};
@@ -115,6 +117,7 @@ impl<'a, D: Ledger> Scene<'a, D> {
 
     /// Plays it, judges it, and clears up unless something broke.
     pub(crate) async fn play(mut self) -> Result<Verdict, Failure> {
+        let mut balance = Balance::watch(&self.pool, &self.workload);
         let limit = INJECTION_LIMIT + self.plan.time * 4;
         let injected = within("the fault", limit, self.inject()).await?;
         within("the producers' end", Duration::from_secs(60), self.crew.quiet()).await?;
@@ -126,12 +129,8 @@ impl<'a, D: Ledger> Scene<'a, D> {
         };
         let drained = self.drained(limit).await;
         let recovery = healed.elapsed();
-        let unbalanced = if self.workload.purge {
-            0
-        } else {
-            ledger::unbalanced(&self.pool).await?
-        };
         self.crew.end().await?;
+        let unbalanced = balance.end().await;
         let verdict = self.judge(injected, recovery, drained, unbalanced).await?;
         self.pool.close().await;
         if verdict.broken.is_empty() {
@@ -175,7 +174,7 @@ impl<'a, D: Ledger> Scene<'a, D> {
         injected: Injected,
         recovery: Duration,
         drained: bool,
-        unbalanced: i64,
+        unbalanced: Option<i64>,
     ) -> Result<Verdict, Failure> {
         let mut checker = Checker::default();
         let mut unknown = 0;
@@ -226,7 +225,13 @@ impl<'a, D: Ledger> Scene<'a, D> {
             unaccounted.is_empty(),
             format!("I8: {} unaccounted for: {}", unaccounted.len(), some(unaccounted)),
         );
-        complain(unbalanced == 0, format!("I8: {unbalanced} more committed than written"));
+        complain(
+            unbalanced.is_none(),
+            format!(
+                "I8: at some moment {} more were committed than written",
+                unbalanced.unwrap_or(0)
+            ),
+        );
         let misreported = &report.misreported;
         complain(
             misreported.is_empty(),
@@ -253,5 +258,46 @@ impl<'a, D: Ledger> Scene<'a, D> {
     /// Where the harness writes what it does itself.
     pub(crate) fn own_log(&self) -> PathBuf {
         self.directory.join("harness.log")
+    }
+}
+
+/// Looks again and again whether as many events are written as are committed (I8): always, not only in the end.
+#[derive(Debug)]
+struct Balance {
+    watching: JoinSet<Option<i64>>,
+    stop: watch::Sender<bool>,
+}
+
+impl Balance {
+    /// Between two looks.
+    const EVERY: Duration = Duration::from_millis(100);
+
+    fn watch<D: Ledger>(pool: &Pool<D>, workload: &Workload) -> Self {
+        let (stop, mut stopped) = watch::channel(false);
+        let mut watching = JoinSet::new();
+        // Where rows are purged there is no balance; where there are millions, a look costs more than it tells.
+        if !workload.purge && workload.record {
+            let pool = pool.clone();
+            watching.spawn(async move {
+                loop {
+                    let last = tokio::time::timeout(Self::EVERY, stopped.wait_for(|stop| *stop))
+                        .await
+                        .is_ok();
+                    match tokio::time::timeout(GLANCE * 50, ledger::unbalanced(&pool)).await {
+                        Ok(Ok(difference)) if difference != 0 => return Some(difference),
+                        // A database that is away cannot be looked at.
+                        _ if last => return None,
+                        _ => {}
+                    }
+                }
+            });
+        }
+        Self { watching, stop }
+    }
+
+    /// What was found. `None`: nothing was ever missing.
+    async fn end(&mut self) -> Option<i64> {
+        self.stop.send_replace(true);
+        self.watching.join_next().await?.ok().flatten()
     }
 }

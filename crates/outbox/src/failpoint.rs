@@ -67,7 +67,9 @@ mod armed {
     });
     static DISARMED: AtomicBool = AtomicBool::new(false);
     static BROKEN: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("OUTBOX_BROKEN").ok());
-    static WRAPPER: OnceLock<Box<dyn Fn(Arc<dyn Store>) -> Arc<dyn Store> + Send + Sync>> = OnceLock::new();
+    static WRAPPER: OnceLock<Wrapper> = OnceLock::new();
+
+    type Wrapper = Box<dyn Fn(Arc<dyn Store>) -> Arc<dyn Store> + Send + Sync>;
 
     fn parse(spec: &str) -> Option<Armed> {
         let mut parts = spec.split(':');

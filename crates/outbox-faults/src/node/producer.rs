@@ -196,11 +196,8 @@ impl<D: Ledger> Producer<D> {
                 }
                 Ok(self.log.write(&Fact::committed(&wish.id))?)
             }
-            // The driver does not tell a refusal from a lost answer.
-            Err(error) => {
-                self.log.write(&Fact::unknown(&wish.id))?;
-                Err(error.into())
-            }
+            // The driver does not tell a refusal from a lost answer: there is nothing to write down.
+            Err(error) => Err(error.into()),
         }
     }
 
