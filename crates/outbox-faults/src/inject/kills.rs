@@ -27,14 +27,15 @@ impl<D: Ledger> Scene<'_, D> {
             kills += self.replace_the_dead(true).await?;
             tokio::time::sleep(GLANCE).await;
         }
-        for node in &mut self.crew.nodes {
-            node.say("disarm").await?;
-        }
         for at in 0..self.crew.nodes.len() {
-            // One that has died before it heard of that is replaced by one that was never armed.
-            if self.crew.nodes[at].wait_for("disarmed").await.is_err() {
-                kills += self.replace_the_dead(false).await?;
-                self.crew.nodes[at].wait_for("ready").await?;
+            // One that dies before it has heard of it is replaced, by one that was never armed and says the same.
+            loop {
+                self.crew.nodes[at].say("disarm").await?;
+                match self.crew.nodes[at].wait_for("disarmed").await {
+                    Ok(()) => break,
+                    Err(Failure::NodeEnded { .. }) => kills += self.replace_the_dead(false).await?,
+                    Err(failure) => return Err(failure),
+                }
             }
         }
         let broken = if kills == 0 {
