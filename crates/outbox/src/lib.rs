@@ -15,6 +15,10 @@ mod dispatch;
 mod engine;
 mod error;
 mod event;
+#[cfg(feature = "failpoints")]
+pub mod failpoint;
+#[cfg(not(feature = "failpoints"))]
+mod failpoint;
 mod gauge;
 mod hot;
 mod intercept;

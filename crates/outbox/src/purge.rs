@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
+use crate::failpoint::fail_point;
 use crate::service::{Pulse, in_time};
 use crate::store::{Purge, Status, Store};
 use crate::telemetry::Telemetry;
@@ -113,6 +114,7 @@ pub(crate) async fn run_once(
     for purge in policy.steps() {
         let mut after = Some(0);
         while let Some(from) = after {
+            fail_point!("in-purge");
             let purged = in_time("purging events", store.purge(&purge, from)).await?;
             deleted += purged.deleted;
             deleted_so_far(deleted);

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::alarm::Alarm;
 use crate::dispatch::{Admission, Dispatcher};
 use crate::error::Error;
+use crate::failpoint::fail_point;
 use crate::service::{Pulse, in_time};
 use crate::store::{Lease, Ownership, Settlement, Store, Verdict};
 
@@ -175,6 +176,7 @@ impl Settler {
                 .settle(outcome.admission)
                 .is_some_and(|right| right.of_lane)
         });
+        fail_point!("in-settle");
         let stale = self.write_of_lanes(&of_lanes).await? + self.write_of_rows(of_rows).await?;
         if stale > 0 {
             self.dispatcher.telemetry.settle_stale.increment(stale);

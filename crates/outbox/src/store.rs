@@ -34,6 +34,8 @@ mod share;
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "sqlite")]
+mod stranded;
 mod view;
 
 use std::time::Duration;

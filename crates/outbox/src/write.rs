@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::event::{Due, Event, EventId, IntoEvent};
+use crate::failpoint::fail_point;
 use crate::store::{Lease, NewRow};
 use crate::table::TableName;
 use crate::trace;
@@ -52,6 +53,22 @@ pub(crate) struct Context {
     pub(crate) clock: fn() -> DateTime<Utc>,
 }
 
+impl Context {
+    /// Gives committed events to whoever delivers them.
+    fn hand_over(&self, leases: &[Option<Lease>], events: &[Event], deadline: Instant) {
+        let committed = leases
+            .iter()
+            .zip(events)
+            .map(|(lease, event)| Committed {
+                lease: *lease,
+                event: event.clone(),
+                deadline,
+            })
+            .collect();
+        self.handoff.committed(committed);
+    }
+}
+
 impl<D: Backend> Writer<D> {
     pub(crate) async fn publish<T: TxHandle<D>>(
         &self,
@@ -83,14 +100,20 @@ impl<D: Backend> Writer<D> {
                 born: born.filter(|_| event.due() == Due::Now),
             })
             .collect();
+        fail_point!("before-insert");
         let seqs = self.insert(connection, &rows).await?;
-        let leases = rows
+        fail_point!("after-insert");
+        let leases: Vec<Option<Lease>> = rows
             .iter()
             .zip(seqs)
             .map(|(row, seq)| row.born.map(|born| Lease { seq, token: born.token }))
             .collect();
         let deadline = born.map_or(written_at, |born| written_at + born.lease);
 
+        #[cfg(feature = "failpoints")]
+        if crate::failpoint::is_broken("hot-before-commit") {
+            self.context.hand_over(&leases, &events, deadline);
+        }
         self.context.hooks.after_write(&events);
         Ok(tx.stage(Staged {
             context: Arc::clone(&self.context),
@@ -207,20 +230,10 @@ impl Staged {
 
     /// The database has said that it is committed: deliver from memory.
     fn committed(mut self) {
+        fail_point!("after-commit");
         self.fate = Fate::Decided;
         let events = std::mem::take(&mut self.events);
-        let deadline = self.deadline;
-        let committed = self
-            .leases
-            .iter()
-            .zip(&events)
-            .map(|(lease, event)| Committed {
-                lease: *lease,
-                event: event.clone(),
-                deadline,
-            })
-            .collect();
-        self.context.handoff.committed(committed);
+        self.context.hand_over(&self.leases, &events, self.deadline);
         self.context.hooks.after_commit(&events);
     }
 

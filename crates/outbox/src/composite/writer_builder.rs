@@ -41,7 +41,7 @@ impl<D: Backend> WriterParts<D> {
         if self.migrate {
             D::migrate(&self.pool, &table).await?;
         }
-        let store = D::store(&self.pool, &table);
+        let store = crate::failpoint::wrapped(D::store(&self.pool, &table));
         crate::migrate::check(&*store, &table).await?;
         Ok((table, store))
     }

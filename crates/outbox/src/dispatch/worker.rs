@@ -7,6 +7,7 @@ use tracing::Instrument;
 
 use super::guard::{Broken, guarded};
 use super::{Dispatcher, Job};
+use crate::failpoint::fail_point;
 use crate::listen::{Delivery, Failure, FailureKind, Handled, Listening};
 use crate::retry::{Exponential, RetryPolicy};
 use crate::store::{LONGEST_DELAY, Verdict};
@@ -40,6 +41,7 @@ impl Dispatcher {
             });
             if let [job] = &mut *jobs {
                 let verdict = self.deliver(job).await;
+                fail_point!("after-listener");
                 self.settle(job.admission, verdict).await;
             } else if !jobs.is_empty() {
                 for (job, verdict) in jobs.iter().zip(self.deliver_batch(&jobs).await) {

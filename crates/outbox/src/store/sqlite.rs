@@ -191,7 +191,7 @@ impl Driver for Sqlite {
 
     /// A writer from the start: one that reads first could be refused later, when somebody else has written meanwhile.
     async fn begin(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin_with("begin immediate").await
+        super::stranded::begin(pool, "begin immediate").await
     }
 
     /// COMMIT of a transaction that an error has ended is itself an error, and a failed one is rolled back.
@@ -212,7 +212,7 @@ impl Driver for Sqlite {
         let connect = connect
             .journal_mode(SqliteJournalMode::Wal)
             .busy_timeout(Duration::from_secs(10));
-        (options.max_connections(1), connect)
+        (super::stranded::keep_none(options.max_connections(1)), connect)
     }
 
     fn int(row: &SqliteRow, column: usize) -> Result<Option<i64>, sqlx::Error> {
