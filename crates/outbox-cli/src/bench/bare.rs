@@ -25,8 +25,9 @@ pub(crate) const EVENT_TYPE: &str = "BenchEvent";
 /// What they happen to.
 pub(crate) const AGGREGATE_TYPE: &str = "BenchOrder";
 
-/// What a listener needs of an event: seq, event_id, event_type, aggregate_id, payload.
-pub(crate) type Row = (i64, String, String, Option<String>, String);
+/// What a listener needs of an event: event_id, event_type, aggregate_id, payload; between seq and, in microseconds since
+/// 1970, when it was due.
+pub(crate) type Row = (i64, String, String, Option<String>, String, i64);
 
 /// Statements for one set of tables, each with one text, so that the driver prepares it once per connection.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ pub(crate) struct Statements {
     insert_event: SqlStr,
     /// first number, last number, keys, payload, status.
     fill: SqlStr,
-    /// batch. Returns a [`Row`] each; where UPDATE cannot return rows, it only locks them.
+    /// due since when at the earliest, batch. Returns a [`Row`] each; where UPDATE cannot return rows, it only locks them.
     take: SqlStr,
     /// seqs: for where UPDATE cannot return rows.
     lease: SqlStr,
@@ -120,10 +121,12 @@ pub(crate) trait BareDatabase: Driver {
         sql: &Statements,
         fill: Fill<'_>,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-    /// Claims a batch: puts an owner and a lease on rows that nobody else has.
+    /// Claims a batch: puts an owner and a lease on rows that nobody else has. Starts where the last one ended, or it would
+    /// walk over the remains of all that was delivered, more and more of them.
     fn take(
         connection: &mut Self::Connection,
         sql: &Statements,
+        from: i64,
         batch: i64,
     ) -> impl Future<Output = Result<Vec<Row>, sqlx::Error>> + Send;
     fn read_after(
@@ -202,9 +205,10 @@ macro_rules! bare_statements_run_alike {
         async fn take(
             connection: &mut Self::Connection,
             sql: &Statements,
+            from: i64,
             batch: i64,
         ) -> Result<Vec<Row>, sqlx::Error> {
-            take(connection, sql, batch).await
+            take(connection, sql, from, batch).await
         }
 
         async fn read_after(

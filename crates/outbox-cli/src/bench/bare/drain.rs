@@ -22,6 +22,13 @@ pub(crate) enum BareLoop {
     ReadAndDelete,
 }
 
+/// Where the last batch ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    seq: i64,
+    due: i64,
+}
+
 /// Batches that are read and not yet written.
 const READ_AHEAD: usize = 2;
 
@@ -62,7 +69,7 @@ impl<D: BareDatabase> BareDrain<D> {
 
     /// Both are writes, and only one can be at a time.
     async fn in_turns(&self, mut connection: PoolConnection<D>) -> Result<(), Failure> {
-        let mut after = 0;
+        let mut after = Mark::default();
         loop {
             let rows = self.read(&mut connection, &mut after).await?;
             if rows.is_empty() {
@@ -77,7 +84,7 @@ impl<D: BareDatabase> BareDrain<D> {
         mut connection: PoolConnection<D>,
         batches: mpsc::Sender<Vec<i64>>,
     ) -> Result<(), sqlx::Error> {
-        let mut after = 0;
+        let mut after = Mark::default();
         loop {
             let rows = self.read(&mut connection, &mut after).await?;
             if rows.is_empty() || batches.send(deliver(&rows)).await.is_err() {
@@ -97,15 +104,18 @@ impl<D: BareDatabase> BareDrain<D> {
         Ok(())
     }
 
-    async fn read(&self, connection: &mut D::Connection, after: &mut i64) -> Result<Vec<Row>, sqlx::Error> {
-        match self.kind {
-            BareLoop::ClaimAndUpdate => D::take(connection, &self.sql, self.batch).await,
+    async fn read(&self, connection: &mut D::Connection, after: &mut Mark) -> Result<Vec<Row>, sqlx::Error> {
+        let rows = match self.kind {
+            BareLoop::ClaimAndUpdate => D::take(connection, &self.sql, after.due, self.batch).await,
             BareLoop::ReadAndUpdate | BareLoop::ReadAndDelete => {
-                let rows = D::read_after(connection, &self.sql, *after, self.batch).await?;
-                *after = rows.last().map_or(*after, |row| row.0);
-                Ok(rows)
+                D::read_after(connection, &self.sql, after.seq, self.batch).await
             }
+        }?;
+        for row in &rows {
+            after.seq = after.seq.max(row.0);
+            after.due = after.due.max(row.5);
         }
+        Ok(rows)
     }
 
     async fn write(&self, connection: &mut D::Connection, seqs: &[i64]) -> Result<(), sqlx::Error> {

@@ -13,7 +13,8 @@ impl BareDatabase for MySql {
     const NOTIFIES: bool = false;
 
     fn bare_statements(Tables { events, orders }: &Tables, batch: usize) -> Statements {
-        let row = "seq, event_id, event_type, aggregate_id, payload";
+        let row = "seq, event_id, event_type, aggregate_id, payload, \
+                   timestampdiff(microsecond, '1970-01-01', available_at)";
         // The list is as long as a batch, always, so that the statement is prepared once.
         let seqs = format!("seq in ({})", vec!["?"; batch].join(", "));
         let digit = "(select 0 as d union all select 1 union all select 2 union all select 3 union all select 4 \
@@ -42,7 +43,8 @@ impl BareDatabase for MySql {
             // By the index of pending rows, in its order: any other plan would lock every candidate.
             take: statement(format!(
                 "select {row} from {events} force index ({events}_pending)
-                 where pending_at <= utc_timestamp(6) and (lease_until is null or lease_until <= utc_timestamp(6))
+                 where pending_at >= '1970-01-01' + interval ? microsecond and pending_at <= utc_timestamp(6)
+                   and (lease_until is null or lease_until <= utc_timestamp(6))
                  order by pending_at, seq
                  limit ?
                  for update skip locked"
@@ -77,9 +79,18 @@ impl BareDatabase for MySql {
     bare_statements_run_alike!(begin: "begin", seqs: |query, seqs, sql| bind_seqs(query, seqs, sql.batch));
 }
 
-async fn take(connection: &mut MySqlConnection, sql: &Statements, batch: i64) -> Result<Vec<Row>, sqlx::Error> {
+async fn take(
+    connection: &mut MySqlConnection,
+    sql: &Statements,
+    from: i64,
+    batch: i64,
+) -> Result<Vec<Row>, sqlx::Error> {
     let mut tx = connection.begin().await?;
-    let rows: Vec<Row> = sqlx::query_as(sql.take.clone()).bind(batch).fetch_all(&mut *tx).await?;
+    let rows: Vec<Row> = sqlx::query_as(sql.take.clone())
+        .bind(from)
+        .bind(batch)
+        .fetch_all(&mut *tx)
+        .await?;
     if !rows.is_empty() {
         let seqs: Vec<i64> = rows.iter().map(|row| row.0).collect();
         let lease = bind_seqs(sqlx::query(sql.lease.clone()), &seqs, sql.batch);

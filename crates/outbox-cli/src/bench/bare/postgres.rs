@@ -12,7 +12,8 @@ impl BareDatabase for Postgres {
     const NOTIFIES: bool = true;
 
     fn bare_statements(Tables { events, orders }: &Tables, batch: usize) -> Statements {
-        let row = "seq, event_id, event_type, aggregate_id, payload::text";
+        let row = "seq, event_id, event_type, aggregate_id, payload::text, \
+                   (extract(epoch from available_at) * 1000000)::bigint";
         Statements {
             batch,
             insert_order: statement(format!("insert into {orders} (number, note) values ($1, $2)")),
@@ -32,9 +33,10 @@ impl BareDatabase for Postgres {
             take: statement(format!(
                 "with picked as materialized (
                    select ctid as place from {events}
-                   where status in (0, 2) and available_at <= now() and (lease_until is null or lease_until <= now())
+                   where status in (0, 2) and available_at >= timestamptz 'epoch' + $1 * interval '1 microsecond'
+                     and available_at <= now() and (lease_until is null or lease_until <= now())
                    order by available_at, seq
-                   limit $1
+                   limit $2
                    for update skip locked)
                  update {events} as t set locked_by = 'bare', lease_until = now() + interval '30 seconds'
                  from picked where t.ctid = picked.place
@@ -75,7 +77,7 @@ impl BareDatabase for Postgres {
     bare_statements_run_alike!(begin: "begin", seqs: |query, seqs, _sql| query.bind(seqs));
 }
 
-async fn take(connection: &mut PgConnection, sql: &Statements, batch: i64) -> Result<Vec<Row>, sqlx::Error> {
-    let query = sqlx::query_as(sql.take.clone()).bind(batch);
+async fn take(connection: &mut PgConnection, sql: &Statements, from: i64, batch: i64) -> Result<Vec<Row>, sqlx::Error> {
+    let query = sqlx::query_as(sql.take.clone()).bind(from).bind(batch);
     query.fetch_all(connection).await
 }

@@ -16,7 +16,7 @@ impl BareDatabase for Sqlite {
     const NOTIFIES: bool = false;
 
     fn bare_statements(Tables { events, orders }: &Tables, batch: usize) -> Statements {
-        let row = "seq, event_id, event_type, aggregate_id, payload";
+        let row = "seq, event_id, event_type, aggregate_id, payload, available_at";
         let seqs = "seq in (select value from json_each(?1))";
         Statements {
             batch,
@@ -37,9 +37,10 @@ impl BareDatabase for Sqlite {
                 "update {events} set locked_by = 'bare', lease_until = {NOW} + 30000000
                  where seq in (
                    select seq from {events} indexed by {events}_pending
-                   where status in (0, 2) and available_at <= {NOW} and (lease_until is null or lease_until <= {NOW})
+                   where status in (0, 2) and available_at >= ?1 and available_at <= {NOW}
+                     and (lease_until is null or lease_until <= {NOW})
                    order by available_at, seq
-                   limit ?1)
+                   limit ?2)
                  returning {row}"
             )),
             lease: statement(String::new()),
@@ -76,8 +77,13 @@ impl BareDatabase for Sqlite {
     bare_statements_run_alike!(begin: "begin immediate", seqs: |query, seqs, _sql| query.bind(list(seqs)));
 }
 
-async fn take(connection: &mut SqliteConnection, sql: &Statements, batch: i64) -> Result<Vec<Row>, sqlx::Error> {
-    let query = sqlx::query_as(sql.take.clone()).bind(batch);
+async fn take(
+    connection: &mut SqliteConnection,
+    sql: &Statements,
+    from: i64,
+    batch: i64,
+) -> Result<Vec<Row>, sqlx::Error> {
+    let query = sqlx::query_as(sql.take.clone()).bind(from).bind(batch);
     query.fetch_all(connection).await
 }
 
