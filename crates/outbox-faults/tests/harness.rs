@@ -25,7 +25,7 @@ fn number(line: &Value, name: &str) -> u64 {
 /// All faults, few seeds. The long pass is a command in the README.
 #[test]
 fn every_fault_is_survived() {
-    let (lines, output) = harness(&["--seconds", "2"]);
+    let (lines, output) = harness(&["--seconds", "1"]);
     let progress = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{progress}");
     for line in &lines {
@@ -34,6 +34,12 @@ fn every_fault_is_survived() {
         for column in ["lost", "phantom", "stale_writes"] {
             assert_eq!(number(line, column), 0, "{line}");
         }
+        if line["mode"] == "ordered" {
+            assert_eq!(number(line, "out_of_order"), 0, "{line}");
+        }
+    }
+    for mode in ["unordered", "lanes", "ordered"] {
+        assert!(lines.iter().any(|line| line["mode"] == mode), "{mode}\n{progress}");
     }
     let has = |fault: &str, database: &str| {
         let mut lines = lines.iter();

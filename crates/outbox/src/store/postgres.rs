@@ -246,6 +246,7 @@ impl Driver for Postgres {
                 // And whatever the server's default isolation is: ours must not abort the application's transactions.
                 let settings = "set enable_seqscan = off; set enable_bitmapscan = off; \
                                 set enable_hashjoin = off; set enable_mergejoin = off; \
+                                set enable_sort = off; \
                                 set idle_in_transaction_session_timeout = '2s'; \
                                 set session characteristics as transaction isolation level read committed";
                 sqlx::raw_sql(settings).execute(connection).await?;
