@@ -59,6 +59,8 @@ struct Line {
     stage: Stage,
     /// There is more in the table, after this one.
     more: Option<i64>,
+    /// More is being read: until then it is not known whether there is any.
+    feeding: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +148,7 @@ impl Lines {
                 waiting: VecDeque::new(),
                 stage: Stage::Running,
                 more: None,
+                feeding: false,
             };
             state.lines.insert(key, line);
             return Place::First(job);
@@ -183,6 +186,7 @@ impl Lines {
                 waiting: VecDeque::new(),
                 stage: Stage::Blocked,
                 more: None,
+                feeding: false,
             };
             state.lines.insert(Arc::new(key), line);
             return;
@@ -225,7 +229,7 @@ impl Lines {
             if line.more.is_some() && line.waiting.len() == self.per_key / 4 {
                 self.hungry.notify_one();
             }
-        } else if line.more.is_some() {
+        } else if line.more.is_some() || line.feeding {
             line.stage = Stage::Short;
             self.hungry.notify_one();
         } else {
@@ -266,6 +270,7 @@ impl Lines {
                 break;
             }
             if let Some(after) = line.more.take() {
+                line.feeding = true;
                 taken.push(((**key).clone(), after));
             }
         }
@@ -279,6 +284,7 @@ impl Lines {
             let Some((key, line)) = lookup(&mut state.lines, key) else {
                 continue;
             };
+            line.feeding = false;
             if let Some(last) = as_far_as {
                 line.more = line.more.or(Some(last.max(*after)));
             } else if line.stage == Stage::Short && line.more.is_none() {
@@ -303,4 +309,107 @@ fn lookup<'a>(lines: &'a mut HashMap<Arc<Key>, Line>, key: &Key) -> Option<(Arc<
     let shared = lines.get_key_value(key).map(|(shared, _)| Arc::clone(shared))?;
     let line = lines.get_mut(key)?;
     Some((shared, line))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::dispatch::InFlight;
+    use crate::listen::Path;
+    use crate::store::Lease;
+
+    fn job(in_flight: &InFlight, seq: i64) -> Job {
+        Job {
+            admission: in_flight.admit(Lease { seq, token: 0 }, Instant::now()).unwrap(),
+            event: Event::json("x", "{}").unwrap(),
+            attempts: 0,
+            done_by: Vec::new(),
+            path: Path::Cold,
+            lag: Duration::ZERO,
+            queued_at: Instant::now(),
+        }
+    }
+
+    fn a() -> Key {
+        ("Order".to_owned(), "a".to_owned())
+    }
+
+    fn is_first(place: &Place) -> bool {
+        matches!(place, Place::First(_))
+    }
+
+    #[test]
+    fn one_runs_and_the_others_wait_in_their_order() {
+        let (lines, in_flight) = (Lines::new(100), InFlight::default());
+        assert!(is_first(&lines.stand(a(), 0, job(&in_flight, 1))));
+        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 3)), Place::Waits));
+        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 2)), Place::Waits));
+        assert_eq!(lines.free(), 97);
+        assert_eq!(lines.leave(1, true).first.unwrap().admission.seq, 2);
+        assert_eq!(lines.leave(2, true).first.unwrap().admission.seq, 3);
+        assert!(lines.leave(3, true).first.is_none());
+        assert_eq!(lines.free(), 100);
+    }
+
+    #[test]
+    fn what_is_not_delivered_blocks_its_line_until_a_pass_begins() {
+        let (lines, in_flight) = (Lines::new(100), InFlight::default());
+        lines.stand(a(), 0, job(&in_flight, 1));
+        lines.stand(a(), 0, job(&in_flight, 2));
+        assert_eq!(lines.leave(1, false).dropped.len(), 1);
+        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 3)), Place::None(_)));
+        assert_eq!(lines.free(), 100);
+        lines.begin_pass();
+        assert!(is_first(&lines.stand(a(), 0, job(&in_flight, 4))));
+    }
+
+    #[test]
+    fn line_that_is_full_takes_nobody_in_until_it_is_fed() {
+        let (lines, in_flight) = (Lines::new(16), InFlight::default());
+        for seq in 1..=3 {
+            lines.stand(a(), 0, job(&in_flight, seq));
+        }
+        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 4)), Place::None(_)));
+        assert_eq!(lines.full(9), [a()]);
+        assert!(lines.take_hungry(9).is_empty(), "it is not short yet");
+        lines.leave(1, true);
+        lines.leave(2, true);
+        assert_eq!(lines.take_hungry(9), [(a(), 3)]);
+        // It runs dry while more is being read, and the read does not come as far as its next event.
+        lines.leave(3, true);
+        lines.fed(&[(a(), 3)], Some(9));
+        assert!(
+            matches!(lines.stand(a(), 0, job(&in_flight, 20)), Place::None(_)),
+            "something before it may still be in the table"
+        );
+        assert_eq!(lines.take_hungry(9), [(a(), 9)]);
+        lines.fed(&[(a(), 9)], None);
+        assert!(is_first(&lines.stand(a(), 0, job(&in_flight, 21))));
+    }
+
+    #[test]
+    fn event_that_rests_holds_back_what_comes_after_it() {
+        let (lines, in_flight) = (Lines::new(100), InFlight::default());
+        lines.hold_back(a(), 0);
+        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 2)), Place::None(_)));
+        lines.begin_pass();
+        lines.stand(a(), 0, job(&in_flight, 3));
+        lines.hold_back(a(), 0);
+        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 5)), Place::None(_)));
+    }
+
+    #[test]
+    fn closed_lanes_keep_only_what_runs() {
+        let (lines, in_flight) = (Lines::new(100), InFlight::default());
+        lines.stand(a(), 7, job(&in_flight, 1));
+        lines.stand(a(), 7, job(&in_flight, 2));
+        assert_eq!(lines.close([7].into_iter().collect()).len(), 1);
+        assert_eq!(lines.free(), 99);
+        assert!(lines.leave(1, true).first.is_none());
+        assert_eq!(lines.free(), 100);
+    }
 }

@@ -17,7 +17,7 @@ use crate::alarm::Alarm;
 use crate::dispatch::{Dispatcher, key};
 use crate::error::Error;
 use crate::service::in_time;
-use crate::store::{self, LaneRead, LaneRow, LaneRows, Store, Wanted};
+use crate::store::{self, LaneRead, LaneRow, LaneRows, LaneSet, Store, Wanted};
 
 /// Keys in one statement.
 const KEYS: usize = 16;
@@ -40,6 +40,8 @@ pub(crate) struct OrderReader {
 #[derive(Debug)]
 pub(crate) struct Pass {
     started: Instant,
+    /// Those that were ours when it began: of others it has not seen the first rows.
+    lanes: LaneSet,
     after: i64,
     /// `None` until the first read.
     bound: Option<Bound>,
@@ -52,10 +54,11 @@ pub(crate) struct Bound {
 }
 
 impl OrderReader {
-    fn begin_pass(&self) -> Pass {
+    fn begin_pass(&self, lanes: LaneSet) -> Pass {
         self.dispatcher.lines.begin_pass();
         Pass {
             started: Instant::now(),
+            lanes,
             after: 0,
             bound: None,
         }
@@ -70,7 +73,7 @@ impl OrderReader {
         }
         let fed = self.feed().await?;
         let under_way = self.pass.take().filter(|pass| pass.started.elapsed() < LONGEST_PASS);
-        let mut pass = under_way.unwrap_or_else(|| self.begin_pass());
+        let mut pass = under_way.unwrap_or_else(|| self.begin_pass(lanes.open));
         let full = self.dispatcher.lines.full(KEYS);
         let wanted = Wanted::InOrder {
             since: pass.bound.map(|bound| bound.since),
@@ -78,7 +81,7 @@ impl OrderReader {
             keys: None,
             without: &full,
         };
-        let rows = self.rows(pass.after, limit, wanted).await?;
+        let rows = self.rows(pass.lanes, pass.after, limit, wanted).await?;
         if pass.bound.is_none() && !rows.rows.is_empty() {
             pass.bound = Some(Bound {
                 up_to: rows.last_seq,
@@ -105,6 +108,8 @@ impl OrderReader {
         };
         let room = self.dispatcher.lines.free();
         if room == 0 {
+            // A pass waits for room, and comes by here again.
+            self.alarm.ring();
             return Ok(0);
         }
         let hungry = self.dispatcher.lines.take_hungry(KEYS);
@@ -119,23 +124,29 @@ impl OrderReader {
             without: &[],
         };
         let limit = room.min(100 * hungry.len());
-        let rows = match self.rows(after, limit, wanted).await {
-            Ok(rows) => rows,
-            Err(error) => {
-                // As hungry as before.
-                self.dispatcher.lines.fed(&hungry, Some(0));
-                return Err(error);
+        let fed = async {
+            let rows = self.rows(LaneSet::ALL, after, limit, wanted).await?;
+            let full = rows.rows.len() == limit;
+            let (found, last) = self.line_up(rows).await?;
+            Ok((found, full.then_some(last)))
+        }
+        .await;
+        match fed {
+            Ok((found, as_far_as)) => {
+                self.dispatcher.lines.fed(&hungry, as_far_as);
+                Ok(found)
             }
-        };
-        let full = rows.rows.len() == limit;
-        let (found, last) = self.line_up(rows).await?;
-        self.dispatcher.lines.fed(&hungry, full.then_some(last));
-        Ok(found)
+            Err(error) => {
+                // As hungry as before: otherwise a pass under way would put later ones in line.
+                self.dispatcher.lines.fed(&hungry, Some(0));
+                Err(error)
+            }
+        }
     }
 
-    async fn rows(&self, after: i64, limit: usize, wanted: Wanted<'_>) -> Result<LaneRows, Error> {
+    async fn rows(&self, lanes: LaneSet, after: i64, limit: usize, wanted: Wanted<'_>) -> Result<LaneRows, Error> {
         let read = LaneRead {
-            lanes: self.dispatcher.in_flight.lanes().open,
+            lanes,
             after,
             limit,
             wanted,
