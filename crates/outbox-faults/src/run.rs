@@ -57,6 +57,9 @@ pub(crate) struct Run {
     /// Make the engine wrong in this way, to see whether the harness notices.
     #[arg(long, value_name = "WAY", hide = true)]
     broken: Option<String>,
+    /// With held-transaction: hold none. What is left is the error of the measurement.
+    #[arg(long, hide = true)]
+    placebo: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -193,6 +196,7 @@ impl Run {
                         seed,
                         time: Duration::from_secs(self.seconds),
                         broken: self.broken.clone(),
+                        placebo: self.placebo,
                     };
                     self.one(plan, &mut place, &directory, &mut line).await?;
                 }

@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) time: Duration,
     /// A way in which the engine is to be wrong, to see whether it is noticed.
     pub(crate) broken: Option<String>,
+    /// Does everything but the fault itself, where that can be left out: what the measurement says of nothing.
+    pub(crate) placebo: bool,
 }
 
 impl Plan {
