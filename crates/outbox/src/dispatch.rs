@@ -121,7 +121,11 @@ impl Dispatcher {
                 tracing::error!(event.id = %event_id, seq = lease.seq, %error, "a row cannot be decoded, it is dead");
                 self.telemetry.dead.increment(1);
                 let error = format!("the row cannot be decoded: {error}");
-                self.settle(admission, Verdict::Dead { error, done_by }).await;
+                let verdict = match self.parks {
+                    true => Verdict::DeadAndParked { error, done_by },
+                    false => Verdict::Dead { error, done_by },
+                };
+                self.settle(admission, verdict).await;
             }
         }
         Ok(())

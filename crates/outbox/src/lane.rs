@@ -14,6 +14,8 @@ use crate::store::{LaneSet, LaneShare, Ownership, Page, Store};
 
 /// At most this long between two looks at who is there.
 const LONGEST: Duration = Duration::from_secs(2);
+/// At least this long, while a node that has died cannot be struck off yet.
+const SOONEST: Duration = Duration::from_millis(100);
 /// How often a lane that is being handed over is looked at.
 const HANDING_OVER: Duration = Duration::from_millis(20);
 /// How often blocked keys are counted, for the gauges.
@@ -101,9 +103,14 @@ impl LaneKeeper {
             }
             Err(error) => return Err(error),
         };
-        self.count_blocked_keys().await?;
         let rest = self.keep(&shared, started + lease).await?;
-        let others_end = shared.next_end.map_or(rest, |end| end + Duration::from_millis(5));
+        // Only a gauge: it must not keep the node from renewing in time.
+        if let Ok(Err(error)) = tokio::time::timeout(self.often(), self.count_blocked_keys()).await {
+            tracing::warn!(%error, "blocked keys could not be counted");
+        }
+        let others_end = shared
+            .next_end
+            .map_or(rest, |end| (end + Duration::from_millis(5)).max(SOONEST));
         Ok(rest.min(others_end))
     }
 
@@ -113,8 +120,8 @@ impl LaneKeeper {
     }
 
     /// Opens what is ours to keep; what others should have is closed, and given up once nothing of it is under way.
-    async fn keep(&self, shared: &LaneShare, until: Instant) -> Result<Duration, Error> {
-        let dispatcher = &self.dispatcher;
+    async fn keep(&mut self, shared: &LaneShare, until: Instant) -> Result<Duration, Error> {
+        let dispatcher = Arc::clone(&self.dispatcher);
         let before = dispatcher.in_flight.lanes().open;
         let keep = shared.held.first(shared.fair);
         let excess = shared.held.without(keep);
@@ -133,7 +140,16 @@ impl LaneKeeper {
         }
         let quiet = excess.without(dispatcher.in_flight.busy_lanes());
         if !quiet.is_empty() {
-            in_time("giving up lanes", self.store.give_up_lanes(&self.member(), quiet)).await?;
+            let member = self.member();
+            if let Err(error) = in_time("giving up lanes", self.store.give_up_lanes(&member, quiet)).await {
+                // It may still be carried out, whenever that is: under this name nothing is certain any more. The next
+                // look finds the new one not on the list, and joins.
+                let lost = dispatcher.lose_lanes();
+                dispatcher.telemetry.leases_lost.increment(lost);
+                self.joined += 1;
+                in_time("leaving", self.store.leave(&member)).await?;
+                return Err(error);
+            }
             in_time("notifying", self.store.notify()).await?;
         }
         Ok(match excess == quiet {

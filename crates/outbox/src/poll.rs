@@ -82,7 +82,14 @@ impl Reader {
     fn room(&self, dispatcher: &Dispatcher) -> usize {
         match self {
             Self::Claims(_) | Self::Lanes(_) => dispatcher.queues.cold_room(),
-            Self::Order(_) => dispatcher.lines.free().min(dispatcher.queues.cold_room()),
+            // Room is left for the first of every line.
+            Self::Order(_) => {
+                let keyless = dispatcher
+                    .queues
+                    .cold_room()
+                    .saturating_sub(dispatcher.lines.capacity());
+                dispatcher.lines.free().min(keyless)
+            }
         }
     }
 
@@ -137,14 +144,17 @@ impl Poller {
     /// Rests until there is something to do, or `rest` is over.
     async fn rest(&mut self, rest: Duration, soft: &CancellationToken) -> std::ops::ControlFlow<()> {
         let over = Instant::now() + rest;
+        let mut failing = false;
         loop {
             let until = self.alarm.next_due().map_or(over, |due| due.min(over));
             tokio::select! {
                 () = soft.cancelled() => return std::ops::ControlFlow::Break(()),
-                () = self.dispatcher.lines.hungry() => {
+                // What failed is tried again by the next poll.
+                () = self.dispatcher.lines.hungry(), if !failing => {
                     if let Reader::Order(reader) = &mut self.reader
                         && let Err(error) = reader.feed().await
                     {
+                        failing = true;
                         self.dispatcher.telemetry.poll_errors.increment(1);
                         tracing::error!(%error, "polling failed");
                     }

@@ -126,16 +126,17 @@ impl Settler {
             self.alarm.look_up(again);
         }
         for outcome in batch {
-            let delivered = match &outcome.verdict {
-                Verdict::Done | Verdict::DoneAndDeleted | Verdict::Dead { .. } => true,
-                Verdict::DeadAndParked { .. } => false,
-                Verdict::Retry { after, .. } | Verdict::Defer { after, .. } => {
-                    self.alarm.ring_after(*after);
-                    false
-                }
+            let (delivered, again) = match &outcome.verdict {
+                Verdict::Done | Verdict::DoneAndDeleted | Verdict::Dead { .. } => (true, None),
+                Verdict::DeadAndParked { .. } => (false, None),
+                Verdict::Retry { after, .. } | Verdict::Defer { after, .. } => (false, Some(*after)),
             };
             // Which of them were refused is not known: their lines are read again.
             self.dispatcher.left(outcome.admission, delivered && !stale);
+            // Only now: a pass that begins before would leave the line out, and nobody would ring again.
+            if let Some(after) = again {
+                self.alarm.ring_after(after);
+            }
         }
         if stale {
             self.alarm.ring();

@@ -333,7 +333,7 @@ impl<D: Backend, O> Builder<D, O> {
             queues: Queues::new(
                 self.hot_capacity,
                 match self.ownership {
-                    Ownership::Keys => self.cold_capacity * 2,
+                    Ownership::Keys => self.cold_capacity * 2 + 1,
                     _ => self.cold_capacity,
                 },
             ),

@@ -109,6 +109,10 @@ impl Lines {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// How many more events can be taken in.
     pub(crate) fn free(&self) -> usize {
         self.capacity.saturating_sub(self.state().held)
@@ -195,7 +199,7 @@ impl Lines {
             Stage::Blocked => {}
             Stage::Short => {
                 line.stage = Stage::Blocked;
-                line.more = None;
+                (line.more, line.feeding) = (None, false);
             }
             // What is before it goes on; whatever is after is read again.
             Stage::Running => {
@@ -220,7 +224,7 @@ impl Lines {
         };
         if !delivered {
             line.stage = Stage::Blocked;
-            line.more = None;
+            (line.more, line.feeding) = (None, false);
             next.dropped.extend(line.waiting.drain(..));
             state.held -= next.dropped.len();
         } else if let Some(job) = line.waiting.pop_front() {
@@ -237,6 +241,10 @@ impl Lines {
         }
         if state.held * 2 <= self.capacity {
             self.room.notify_waiters();
+            if state.held * 2 == self.capacity {
+                // Some may have found no room.
+                self.hungry.notify_one();
+            }
         }
         next
     }
@@ -249,7 +257,7 @@ impl Lines {
         state.lines.retain(|_, line| {
             if lanes.contains(line.lane) {
                 dropped.extend(line.waiting.drain(..));
-                line.more = None;
+                (line.more, line.feeding) = (None, false);
             }
             line.stage == Stage::Running || !lanes.contains(line.lane)
         });
@@ -284,9 +292,12 @@ impl Lines {
             let Some((key, line)) = lookup(&mut state.lines, key) else {
                 continue;
             };
-            line.feeding = false;
+            // Blocked or closed meanwhile: nothing is owed.
+            let owed = std::mem::take(&mut line.feeding);
             if let Some(last) = as_far_as {
-                line.more = line.more.or(Some(last.max(*after)));
+                if owed {
+                    line.more = line.more.or(Some(last.max(*after)));
+                }
             } else if line.stage == Stage::Short && line.more.is_none() {
                 state.lines.remove(&key);
             }

@@ -29,6 +29,7 @@ pub(crate) struct LaneReader {
 
 #[derive(Debug)]
 pub(crate) struct Pass {
+    started: Instant,
     after: i64,
     /// From the very start.
     sweeps: bool,
@@ -64,6 +65,7 @@ impl Mark {
         }
         let sweeps = self.next_sweep.is_none_or(|next| next <= now);
         Pass {
+            started: now,
             after: if sweeps { 0 } else { self.seq },
             sweeps,
             took: Duration::ZERO,
@@ -102,6 +104,10 @@ impl LaneReader {
             self.mark = Mark::default();
             self.pass = None;
         }
+        // One that goes on and on would keep what is due again from being swept up.
+        if let Some(long) = self.pass.take_if(|pass| pass.started.elapsed() > Mark::LONGEST) {
+            self.mark.ended(&long);
+        }
         let mut pass = self.pass.take().unwrap_or_else(|| self.mark.start());
         let read = LaneRead {
             lanes: lanes.open,
@@ -116,6 +122,10 @@ impl LaneReader {
         let found = in_time("reading lanes", self.store.read_lanes(&read)).await;
         pass.took += started.elapsed();
         let rows = found?.rows;
+        if self.dispatcher.in_flight.lanes().gains != self.gains {
+            // A lane may have been somebody else's while it was being read.
+            return Ok(Step { found: 0, more: true });
+        }
         let more = rows.len() == limit;
         if let Some(last) = rows.last() {
             pass.after = last.row.lease.seq;

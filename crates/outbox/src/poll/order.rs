@@ -68,10 +68,16 @@ impl OrderReader {
     pub(super) async fn read(&mut self, limit: usize) -> Result<Step, Error> {
         let lanes = self.dispatcher.in_flight.lanes();
         if std::mem::replace(&mut self.gains, lanes.gains) != lanes.gains {
-            // What is pending in a new lane may be as old as anything.
-            (self.pass, self.bound) = (None, None);
+            // What is pending in a new lane may be as old as anything. The bound serves lines that are there.
+            self.pass = None;
         }
-        let fed = self.feed().await?;
+        let fed = match self.feed().await {
+            Ok(fed) => fed,
+            Err(error) => {
+                self.pass = None;
+                return Err(error);
+            }
+        };
         let under_way = self.pass.take().filter(|pass| pass.started.elapsed() < LONGEST_PASS);
         let mut pass = under_way.unwrap_or_else(|| self.begin_pass(lanes.open));
         let full = self.dispatcher.lines.full(KEYS);
@@ -81,7 +87,9 @@ impl OrderReader {
             keys: None,
             without: &full,
         };
-        let rows = self.rows(pass.lanes, pass.after, limit, wanted).await?;
+        let Some(rows) = self.rows(pass.lanes, pass.after, limit, wanted).await? else {
+            return Ok(Step { found: fed, more: true });
+        };
         if pass.bound.is_none() && !rows.rows.is_empty() {
             pass.bound = Some(Bound {
                 up_to: rows.last_seq,
@@ -125,7 +133,9 @@ impl OrderReader {
         };
         let limit = room.min(100 * hungry.len());
         let fed = async {
-            let rows = self.rows(LaneSet::ALL, after, limit, wanted).await?;
+            let Some(rows) = self.rows(LaneSet::ALL, after, limit, wanted).await? else {
+                return Ok((0, Some(0)));
+            };
             let full = rows.rows.len() == limit;
             let (found, last) = self.line_up(rows).await?;
             Ok((found, full.then_some(last)))
@@ -144,15 +154,27 @@ impl OrderReader {
         }
     }
 
-    async fn rows(&self, lanes: LaneSet, after: i64, limit: usize, wanted: Wanted<'_>) -> Result<LaneRows, Error> {
+    /// `None`: lanes were added meanwhile, and may have been somebody else's while they were being read.
+    async fn rows(
+        &self,
+        lanes: LaneSet,
+        after: i64,
+        limit: usize,
+        wanted: Wanted<'_>,
+    ) -> Result<Option<LaneRows>, Error> {
         let read = LaneRead {
             lanes,
             after,
             limit,
             wanted,
         };
+        let gains = self.dispatcher.in_flight.lanes().gains;
         self.dispatcher.in_flight.begin_read();
-        in_time("reading lanes", self.store.read_lanes(&read)).await
+        let rows = in_time("reading lanes", self.store.read_lanes(&read)).await?;
+        if self.dispatcher.in_flight.lanes().gains != gains {
+            return Ok(None);
+        }
+        Ok(Some(rows))
     }
 
     /// Puts rows in line. Returns how many, and the last row's place.

@@ -159,7 +159,7 @@ pub enum Wanted<'a> {
 pub struct LaneRows {
     /// In the order of `seq`.
     pub rows: Vec<LaneRow>,
-    /// The last row of the table, of whatever status, that could be seen; only for reads in order.
+    /// The last row of the table, of whatever status, that could be seen; only for reads in order without a bound.
     pub last_seq: i64,
     /// When it was read, by the database's clock.
     pub now: Instant,

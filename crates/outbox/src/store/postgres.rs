@@ -238,7 +238,8 @@ impl Driver for Postgres {
 
     /// The statistics of a queue are those of another hour: it was empty when they were taken, and holds a million rows
     /// now. By them, reading all that is pending and sorting it looks cheap. Every statement of ours is made for an index;
-    /// so nothing else is considered on our connections.
+    /// so nothing else is considered on our connections. What has to be sorted all the same looks expensive enough to be
+    /// compiled first, which takes longer than anything it does.
     fn own_options(options: PoolOptions<Self>, connect: PgConnectOptions) -> (PoolOptions<Self>, PgConnectOptions) {
         let options = options.after_connect(|connection, _| {
             Box::pin(async move {
@@ -246,7 +247,7 @@ impl Driver for Postgres {
                 // And whatever the server's default isolation is: ours must not abort the application's transactions.
                 let settings = "set enable_seqscan = off; set enable_bitmapscan = off; \
                                 set enable_hashjoin = off; set enable_mergejoin = off; \
-                                set enable_sort = off; \
+                                set enable_sort = off; set jit = off; \
                                 set idle_in_transaction_session_timeout = '2s'; \
                                 set session characteristics as transaction isolation level read committed";
                 sqlx::raw_sql(settings).execute(connection).await?;

@@ -31,8 +31,9 @@ pub(super) async fn read<D: Driver>(store: &SqlStore<D>, statement: Statement<D>
 
 pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> Statement<D> {
     let table = quote::<D>(store.table.as_str());
-    let in_order = matches!(read.wanted, Wanted::InOrder { .. });
-    let last_seq = match in_order {
+    // Only the first read of a pass asks how far it may go.
+    let begins = matches!(read.wanted, Wanted::InOrder { up_to: None, .. });
+    let last_seq = match begins {
         true => format!("(select max(seq) from {table})"),
         false => D::integer("0"),
     };

@@ -60,16 +60,15 @@ pub(super) async fn share<D: Driver>(
             );
         }
     }
-    if members.iter().any(|other| other.left <= 0) {
-        members = self::members::<D>(connection, &nodes).await?;
-    }
+    // Lanes first: an owner that is in them, and later not on the list, is gone; the other way round it may be new.
+    let mut all = lanes::<D>(store, connection).await?;
+    members = self::members::<D>(connection, &nodes).await?;
     let Some(place) = members.iter().position(|one| one.name == member) else {
         return Ok(None);
     };
     let fair = fair_share(place, members.len(), D::LANE_HOLDERS);
     let lives = |owner: &str| members.iter().any(|one| one.name == owner);
 
-    let mut all = lanes::<D>(store, connection).await?;
     let held = |lanes: &[Lane]| -> LaneSet {
         let mine = lanes.iter().filter(|lane| lane.owner.as_deref() == Some(member));
         mine.map(|lane| lane.lane).collect()
