@@ -15,10 +15,22 @@ use crate::ledger::Ledger;
 use crate::node::Workload;
 use crate::scene::{Injected, Plan, Scene};
 
+/// Not a way to be wrong, but the workload of those that are: what they are noticed by must not be noticed here.
+const CONTROL: &str = "nothing";
+/// The same, of the one that needs slow listeners.
+const CONTROL_SLOW: &str = "nothing-slow";
+
 /// How many nodes share the table, unless a fault needs another number.
 pub(crate) const NODES: u32 = 2;
 
 impl Plan {
+    /// Whether the engine is wrong on purpose.
+    pub(crate) fn is_wrong(&self) -> bool {
+        self.broken
+            .as_deref()
+            .is_some_and(|way| way != CONTROL && way != CONTROL_SLOW)
+    }
+
     /// What the nodes do in this run.
     pub(crate) fn workload(&self, kind: Kind) -> Workload {
         let mut usual = Workload::default();
@@ -31,14 +43,17 @@ impl Plan {
         if let Some(broken) = &self.broken {
             // Most ways to be wrong are in what is read from the table.
             usual.hot_path = broken == "hot-before-commit";
-            if broken == "lost-renewal" {
+            if broken == "lost-renewal" || broken == CONTROL_SLOW {
+                // Longer than a lease, and few enough to be delivered in time by whoever is right.
                 usual.listener = usual.lease * 2;
+                usual.every = Duration::from_millis(500);
             }
         }
         match self.fault {
             // Something is to be under way when it happens.
             Fault::WorkerStalled | Fault::Partition => Workload {
-                listener: Duration::from_millis(40),
+                listener: Duration::from_millis(150),
+                workers: 16,
                 ..usual
             },
             Fault::KillInPurge => Workload { purge: true, ..usual },

@@ -100,6 +100,33 @@ fn remove_what_was_kept(lines: &[Value]) {
     }
 }
 
+/// The workloads of the tests below, with an engine that is right: nothing is noticed, so what they notice is the breakage.
+#[test]
+fn the_workloads_of_the_broken_engines_are_survived_by_one_that_is_not() {
+    for (control, fault) in [
+        ("nothing", "worker-stalled"),
+        ("nothing", "clock-skew"),
+        ("nothing", "kill-in-listener"),
+        ("nothing-slow", "clock-skew"),
+    ] {
+        let (lines, output) = harness(&[
+            "--broken",
+            control,
+            "--fault",
+            fault,
+            "--database",
+            "sqlite",
+            "--seconds",
+            "2",
+            "--seeds",
+            "3",
+        ]);
+        let progress = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{control}, {fault}:\n{progress}");
+        assert!(number(&lines[0], "committed") > 0, "{progress}");
+    }
+}
+
 #[test]
 fn unfenced_settle_is_caught() {
     is_caught("unfenced-settle", "worker-stalled", "I6");
