@@ -242,8 +242,10 @@ impl<'a, D: Ledger> Scene<'a, D> {
             misreported.is_empty(),
             format!("the caller was told the wrong outcome: {}", some(misreported)),
         );
+        // With lanes most commits on MariaDB are those of settlements, and all the cuts may fall on them.
+        let meets_producers = self.plan.fault == Fault::CommitAnswerLost && self.plan.mode == Mode::Unordered;
         complain(
-            unknown > 0 || self.plan.fault != Fault::CommitAnswerLost,
+            unknown > 0 || !meets_producers,
             "no caller was told that the outcome is unknown".to_owned(),
         );
         complain(
