@@ -167,6 +167,8 @@ impl Bench {
             done_rows: self.done_rows,
             json: self.json,
         };
+        // From here on, an interrupt does not end the process before its tables are dropped.
+        let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
         let place = Place::make(self.database.as_ref()).await?;
         let database = place.pool.database();
         let mut findings = Vec::new();
@@ -174,7 +176,7 @@ impl Bench {
             async { with_pool!(&place.pool, pool => self.measure(&settings, &place, pool, &mut findings).await) };
         let result = tokio::select! {
             result = measured => result,
-            _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+            _ = interrupt.recv() => Err(Failure::Interrupted),
         };
         let cleared = place.clear().await;
         // Also what was measured before something went wrong.
