@@ -22,7 +22,7 @@ pub(crate) enum Command {
     List(List),
     /// Let a key go on now.
     ///
-    /// One that is retrying goes on with the event that failed, at once. One that is parked goes on with the event after the
+    /// One that is retrying goes on with the event that failed. One that is parked goes on with the event after the
     /// dead one, which stays dead; to deliver that first, replay it instead.
     Unblock(Unblock),
 }

@@ -82,8 +82,8 @@ impl Admin {
         in_time("reading blocked keys", self.store.blocked_keys(page)).await
     }
 
-    /// Lets a key go on: with the event that failed, at once; or, if that is dead, with the one after it. False if the key
-    /// was not blocked.
+    /// Lets a key go on: with the event that failed; or, if that is dead, with the one after it. Its owner takes it up with
+    /// the first poll after two seconds. False if the key was not blocked.
     pub async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error> {
         let unblocked = in_time("unblocking a key", self.store.unblock_key(aggregate_type, aggregate_id)).await?;
         if unblocked {

@@ -17,13 +17,13 @@ use crate::intercept::Interceptor;
 use crate::listen::{Path, Router};
 use crate::retry::RetryPolicy;
 use crate::settle::Outcome;
-use crate::store::{Claimed, Lease, Ownership, Verdict};
+use crate::store::{BadRow, Claimed, Lease, Ownership, Verdict};
 use crate::telemetry::Telemetry;
 
-pub(crate) use inflight::{Admission, InFlight};
+pub(crate) use inflight::{Admission, InFlight, Settling};
 use lines::Place;
 pub(crate) use lines::{Lines, key};
-pub(crate) use queue::{Job, Queues};
+pub(crate) use queue::{Job, Popped, Queues};
 
 /// What workers, poller, hot path and lease keeper share.
 pub(crate) struct Dispatcher {
@@ -85,57 +85,51 @@ impl Dispatcher {
         queued
     }
 
-    /// Queues a row that is ours and admitted. What cannot be decoded is settled at once.
-    ///
-    /// # Errors
-    /// The lease, if there is no room.
-    pub(crate) async fn enqueue_cold(&self, admission: Admission, row: Claimed) -> Result<(), Lease> {
-        let Claimed {
-            lease,
-            event,
-            event_id,
-            attempts,
-            done_by,
-            lag,
-            ..
-        } = row;
-        match event {
-            Ok(event) => {
-                let queued_at = Instant::now();
-                let job = Job {
+    /// Queues rows that are ours and admitted. What cannot be decoded is settled at once. Returns what there was no room
+    /// for.
+    pub(crate) async fn enqueue_cold(&self, rows: impl IntoIterator<Item = (Admission, Claimed)>) -> Vec<Admission> {
+        let queued_at = Instant::now();
+        let mut jobs = Vec::new();
+        for (admission, row) in rows {
+            match row.event {
+                Ok(event) => jobs.push(Job {
                     admission,
                     event,
-                    attempts,
-                    done_by,
+                    attempts: row.attempts,
+                    done_by: row.done_by,
                     path: Path::Cold,
-                    lag,
+                    lag: row.lag,
                     queued_at,
-                };
-                if self.queues.push(job).is_err() {
-                    self.in_flight.remove(admission);
-                    return Err(lease);
-                }
-                self.telemetry.cold_enqueued.increment(1);
-            }
-            Err(error) => {
-                tracing::error!(event.id = %event_id, seq = lease.seq, %error, "a row cannot be decoded, it is dead");
-                self.telemetry.dead.increment(1);
-                let error = format!("the row cannot be decoded: {error}");
-                let verdict = match self.parks {
-                    true => Verdict::DeadAndParked { error, done_by },
-                    false => Verdict::Dead { error, done_by },
-                };
-                self.settle(admission, verdict).await;
+                }),
+                Err(bad) => self.bury(admission, bad, row.done_by).await,
             }
         }
-        Ok(())
+        let wanted = jobs.len();
+        let no_room = self.queues.push_cold(jobs);
+        self.telemetry.cold_enqueued.increment((wanted - no_room.len()) as u64);
+        let no_room: Vec<Admission> = no_room.iter().map(|job| job.admission).collect();
+        self.in_flight.settled(no_room.iter().copied());
+        no_room
+    }
+
+    /// A row that cannot be decoded is dead.
+    async fn bury(&self, admission: Admission, bad: BadRow, done_by: Vec<String>) {
+        let BadRow { event_id, error } = bad;
+        tracing::error!(event.id = %event_id, seq = admission.seq, %error, "a row cannot be decoded, it is dead");
+        self.telemetry.dead.increment(1);
+        let error = format!("the row cannot be decoded: {error}");
+        let verdict = match self.parks {
+            true => Verdict::DeadAndParked { error, done_by },
+            false => Verdict::Dead { error, done_by },
+        };
+        self.settle(admission, verdict).await;
     }
 
     /// Puts a row that is ours and admitted in the line of its key; one without a key is queued. False if there is no place
     /// for it now.
     pub(crate) async fn enqueue_in_order(&self, admission: Admission, lane: u8, row: Claimed) -> bool {
         let Some(key) = row.event.as_ref().ok().and_then(key) else {
-            return self.enqueue_cold(admission, row).await.is_ok();
+            return self.enqueue_cold([(admission, row)]).await.is_empty();
         };
         let Claimed {
             event: Ok(event),
@@ -157,7 +151,13 @@ impl Dispatcher {
             queued_at: Instant::now(),
         };
         match self.lines.stand(key, lane, job) {
-            Place::First(job) => self.deliver_next(job),
+            // There is room for it; only a shutdown closes the queue.
+            Place::First(job) => {
+                self.telemetry.cold_enqueued.increment(1);
+                if let Err(job) = self.queues.push(job) {
+                    self.let_go(job.admission);
+                }
+            }
             Place::Waits => self.telemetry.cold_enqueued.increment(1),
             Place::None(job) => {
                 self.in_flight.remove(job.admission);
@@ -167,12 +167,9 @@ impl Dispatcher {
         true
     }
 
-    /// Queues the first of a line. There is room for every one of them; only a shutdown closes the queue.
-    fn deliver_next(&self, job: Job) {
-        self.telemetry.cold_enqueued.increment(1);
-        if let Err(job) = self.queues.push(job) {
-            self.let_go(job.admission);
-        }
+    /// How many events are queued, with a listener, or on their way to their row: without those that stand in line.
+    pub(crate) fn under_way(&self) -> usize {
+        self.in_flight.len().saturating_sub(self.lines.waiting())
     }
 
     /// An event that was not begun is no longer ours to deliver.
@@ -183,15 +180,24 @@ impl Dispatcher {
 
     /// What comes after an event in its line.
     pub(crate) fn left(&self, admission: Admission, delivered: bool) {
+        self.all_left([(admission, delivered)]);
+    }
+
+    /// What comes after each of these events in its line.
+    pub(crate) fn all_left(&self, left: impl IntoIterator<Item = (Admission, bool)>) {
         if self.ownership != Ownership::Keys {
             return;
         }
-        let next = self.lines.leave(admission.seq, delivered);
-        for job in next.dropped {
-            self.in_flight.remove(job.admission);
+        let mut first = Vec::new();
+        for (admission, delivered) in left {
+            let next = self.lines.leave(admission.seq, delivered);
+            self.in_flight.settled(next.dropped.iter().map(|job| job.admission));
+            first.extend(next.first);
         }
-        if let Some(job) = next.first {
-            self.deliver_next(job);
+        self.telemetry.cold_enqueued.increment(first.len() as u64);
+        // There is room for every one of them; only a shutdown closes the queue.
+        for job in self.queues.push_cold(first) {
+            self.let_go(job.admission);
         }
     }
 

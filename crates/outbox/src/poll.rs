@@ -93,6 +93,15 @@ impl Reader {
         }
     }
 
+    /// With less room it is not worth reading: many small reads cost more than a few large ones.
+    fn least_room(&self, batch: usize, dispatcher: &Dispatcher) -> usize {
+        match self {
+            Self::Claims(_) | Self::Lanes(_) => batch.min(dispatcher.queues.half()),
+            // Slow keys may take most of the room, for long.
+            Self::Order(_) => 1,
+        }
+    }
+
     async fn half_empty(&self, dispatcher: &Dispatcher) {
         dispatcher.queues.half_empty().await;
         if let Self::Order(_) = self {
@@ -178,7 +187,7 @@ impl Poller {
         let mut found = 0;
         while !soft.is_cancelled() {
             let room = self.reader.room(&self.dispatcher);
-            if room == 0 {
+            if room < self.reader.least_room(self.config.batch, &self.dispatcher) {
                 // Waiting for slow listeners is no fault of the poller's.
                 pulse.beat();
                 tokio::select! {
@@ -222,11 +231,12 @@ impl Poller {
         let mut missing: HashMap<Lease, Unconfirmed> = unconfirmed.into_iter().map(|one| (one.lease, one)).collect();
         let found = rows.len();
         for row in rows {
+            let lease = row.lease;
             let deadline = missing
-                .remove(&row.lease)
+                .remove(&lease)
                 .map_or(at_least, |one| one.deadline.max(at_least));
-            if let Some(admission) = self.dispatcher.in_flight.admit(row.lease, deadline)
-                && let Err(lease) = self.dispatcher.enqueue_cold(admission, row).await
+            if let Some(admission) = self.dispatcher.in_flight.admit(lease, deadline)
+                && !self.dispatcher.enqueue_cold([(admission, row)]).await.is_empty()
             {
                 self.alarm.look_up([(lease, deadline)]);
             }

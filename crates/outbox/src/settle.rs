@@ -9,11 +9,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::alarm::Alarm;
-use crate::dispatch::{Admission, Dispatcher};
+use crate::dispatch::{Admission, Dispatcher, Settling};
 use crate::error::Error;
 use crate::failpoint::fail_point;
 use crate::service::{Pulse, in_time};
 use crate::store::{Lease, Ownership, Settlement, Store, Verdict};
+
+/// So many outcomes do not wait for more: most of what a write costs is shared already, and others gather meanwhile.
+const ENOUGH: usize = 64;
 
 /// What became of an event, on its way to its row.
 #[derive(Debug)]
@@ -74,10 +77,10 @@ impl Settler {
         }
     }
 
-    /// Waits a little for more, unless the batch is full or nothing else is under way.
+    /// Waits a little for more, unless there are enough, or nothing else is under way.
     async fn linger(&mut self, batch: &mut Vec<Outcome>) {
         let until = Instant::now() + self.config.linger;
-        while batch.len() < self.config.batch && self.dispatcher.in_flight.len() > batch.len() {
+        while batch.len() < ENOUGH.min(self.config.batch) && self.dispatcher.under_way() > batch.len() {
             let room = self.config.batch - batch.len();
             match tokio::time::timeout_at(until, self.outcomes.recv_many(batch, room)).await {
                 Ok(0) | Err(_) => return,
@@ -125,17 +128,19 @@ impl Settler {
         if !again.is_empty() {
             self.alarm.look_up(again);
         }
+        // Which of them were refused is not known: their lines are read again.
+        let goes_on = |verdict: &Verdict| match verdict {
+            Verdict::Done | Verdict::DoneAndDeleted | Verdict::Dead { .. } => !stale,
+            Verdict::DeadAndParked { .. } | Verdict::Retry { .. } | Verdict::Defer { .. } => false,
+        };
+        let left = batch
+            .iter()
+            .map(|outcome| (outcome.admission, goes_on(&outcome.verdict)));
+        self.dispatcher.all_left(left);
+        // Only now: a pass that begins before would leave the line out, and nobody would ring again.
         for outcome in batch {
-            let (delivered, again) = match &outcome.verdict {
-                Verdict::Done | Verdict::DoneAndDeleted | Verdict::Dead { .. } => (true, None),
-                Verdict::DeadAndParked { .. } => (false, None),
-                Verdict::Retry { after, .. } | Verdict::Defer { after, .. } => (false, Some(*after)),
-            };
-            // Which of them were refused is not known: their lines are read again.
-            self.dispatcher.left(outcome.admission, delivered && !stale);
-            // Only now: a pass that begins before would leave the line out, and nobody would ring again.
-            if let Some(after) = again {
-                self.alarm.ring_after(after);
+            if let Verdict::Retry { after, .. } | Verdict::Defer { after, .. } = &outcome.verdict {
+                self.alarm.ring_after(*after);
             }
         }
         if stale {
@@ -171,14 +176,12 @@ impl Settler {
 
     /// Writes outcomes, each by the right that its event has at this moment. True if some were refused.
     async fn write(&self, batch: &[Outcome]) -> Result<bool, Error> {
-        let (of_lanes, of_rows): (Vec<&Outcome>, Vec<&Outcome>) = batch.iter().partition(|outcome| {
-            self.dispatcher
-                .in_flight
-                .settle(outcome.admission)
-                .is_some_and(|right| right.of_lane)
-        });
+        let settling = self.settling(batch);
+        let of_lane = |settling: &Option<Settling>| settling.is_some_and(|settling| settling.of_lane);
+        let (of_lanes, of_rows): (Vec<_>, Vec<_>) =
+            batch.iter().zip(settling).partition(|(_, settling)| of_lane(settling));
         fail_point!("in-settle");
-        let stale = self.write_of_lanes(&of_lanes).await? + self.write_of_rows(of_rows).await?;
+        let stale = self.write_of_lanes(of_lanes).await? + self.write_of_rows(of_rows).await?;
         if stale > 0 {
             self.dispatcher.telemetry.settle_stale.increment(stale);
             tracing::warn!(
@@ -189,19 +192,15 @@ impl Settler {
         Ok(stale > 0)
     }
 
-    fn settlements(&self, batch: &[&Outcome]) -> Vec<Settlement> {
-        let settlement = |outcome: &&Outcome| {
-            Some(Settlement {
-                lease: self.dispatcher.in_flight.settle(outcome.admission)?.lease,
-                verdict: outcome.verdict.clone(),
-            })
-        };
-        batch.iter().filter_map(settlement).collect()
+    /// What each is to be settled with.
+    fn settling<'a>(&self, batch: impl IntoIterator<Item = &'a Outcome>) -> Vec<Option<Settling>> {
+        let admissions = batch.into_iter().map(|outcome| outcome.admission);
+        self.dispatcher.in_flight.settle(admissions)
     }
 
-    async fn write_of_lanes(&self, batch: &[&Outcome]) -> Result<u64, Error> {
+    async fn write_of_lanes(&self, batch: Vec<(&Outcome, Option<Settling>)>) -> Result<u64, Error> {
         let member = self.dispatcher.member();
-        let settlements = self.settlements(batch);
+        let settlements = settlements(&batch);
         let settled = self
             .store
             .settle(&member, self.dispatcher.ownership, &settlements)
@@ -209,10 +208,9 @@ impl Settler {
         Ok(settled.stale + (batch.len() - settlements.len()) as u64)
     }
 
-    async fn write_of_rows(&self, mut batch: Vec<&Outcome>) -> Result<u64, Error> {
-        let in_flight = &self.dispatcher.in_flight;
+    async fn write_of_rows(&self, mut batch: Vec<(&Outcome, Option<Settling>)>) -> Result<u64, Error> {
         loop {
-            let settlements = self.settlements(&batch);
+            let settlements = settlements(&batch);
             let settled = self.store.settle(&self.owner, Ownership::Rows, &settlements).await?;
             let stale = settled.stale + (batch.len() - settlements.len()) as u64;
             if stale == 0 {
@@ -222,13 +220,27 @@ impl Settler {
             // rows were not admitted yet. They are written under the new lease then, and not delivered again.
             drop(self.dispatcher.claiming.lock().await);
             let before: HashMap<i64, Lease> = settlements.iter().map(|one| (one.lease.seq, one.lease)).collect();
-            batch.retain(|outcome| {
-                let held = in_flight.settle(outcome.admission);
-                held.is_some_and(|held| before.get(&held.lease.seq).is_some_and(|used| *used != held.lease))
-            });
+            let settling = self.settling(batch.iter().map(|(outcome, _)| *outcome));
+            let now = batch.into_iter().map(|(outcome, _)| outcome).zip(settling);
+            batch = now
+                .filter(|(_, held)| {
+                    held.is_some_and(|held| before.get(&held.lease.seq).is_some_and(|used| *used != held.lease))
+                })
+                .collect();
             if batch.is_empty() {
                 return Ok(stale);
             }
         }
     }
+}
+
+/// What is written; without what is no longer ours.
+fn settlements(batch: &[(&Outcome, Option<Settling>)]) -> Vec<Settlement> {
+    let settlement = |(outcome, settling): &(&Outcome, Option<Settling>)| {
+        Some(Settlement {
+            lease: (*settling)?.lease,
+            verdict: outcome.verdict.clone(),
+        })
+    };
+    batch.iter().filter_map(settlement).collect()
 }

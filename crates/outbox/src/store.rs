@@ -47,6 +47,7 @@ use crate::event::{Event, EventError, EventId};
 
 #[doc(hidden)]
 pub use batch::Batch;
+pub(crate) use lane::UNBLOCKED_AFTER;
 pub use lane::{BlockedKey, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Ownership, Wanted};
 #[doc(hidden)]
 pub use row::{Born, NewRow};
@@ -95,9 +96,7 @@ pub struct Claimed {
     /// The right to settle it.
     pub lease: Lease,
     /// The event, or why it is none: another program may have written the row.
-    pub event: Result<Event, EventError>,
-    /// The id as the row has it, decodable or not.
-    pub event_id: String,
+    pub event: Result<Event, BadRow>,
     /// Failed attempts so far.
     pub attempts: u32,
     /// The named listeners that have succeeded already.
@@ -108,6 +107,25 @@ pub struct Claimed {
     pub lag: Duration,
     /// Whether it was taken over from somebody whose lease had ended.
     pub recovered: bool,
+}
+
+impl Claimed {
+    /// The id as the row has it, decodable or not.
+    pub fn event_id(&self) -> &str {
+        match &self.event {
+            Ok(event) => event.id().as_str(),
+            Err(bad) => &bad.event_id,
+        }
+    }
+}
+
+/// A row that holds no event.
+#[derive(Debug)]
+pub struct BadRow {
+    /// The id as the row has it.
+    pub event_id: String,
+    /// What is wrong with it.
+    pub error: EventError,
 }
 
 /// What became of a delivery, to be written to its row.
@@ -271,7 +289,8 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// Keys whose events wait, in the order of the events that hold them back.
     async fn blocked_keys(&self, page: Page) -> Result<Vec<BlockedKey>, Error>;
 
-    /// Lets a key go on: the event that holds it back is due now, unless it is dead. False if the key was not blocked.
+    /// Lets a key go on, two seconds from now (passes under way leave it out to their end): the event that holds it back is
+    /// due, unless it is dead. False if the key was not blocked.
     async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error>;
 
     /// One event, whatever its status.

@@ -25,9 +25,21 @@ pub(crate) const EVENT_TYPE: &str = "BenchEvent";
 /// What they happen to.
 pub(crate) const AGGREGATE_TYPE: &str = "BenchOrder";
 
-/// What a listener needs of an event: event_id, event_type, aggregate_id, payload; between seq and, in microseconds since
-/// 1970, when it was due.
-pub(crate) type Row = (i64, String, String, Option<String>, String, i64);
+/// A whole event, as a listener is to have it: event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload,
+/// headers, when it happened, failed attempts; after its seq and when it was due. Instants in microseconds since 1970.
+pub(crate) type Row = (
+    i64,
+    i64,
+    String,
+    String,
+    String,
+    Option<String>,
+    Option<String>,
+    String,
+    Option<String>,
+    i64,
+    i64,
+);
 
 /// Statements for one set of tables, each with one text, so that the driver prepares it once per connection.
 #[derive(Debug)]

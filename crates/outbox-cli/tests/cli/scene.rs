@@ -90,7 +90,7 @@ async fn deliver(store: &dyn Store) {
                 error: error.to_owned(),
                 done_by: vec!["mail".to_owned()],
             };
-            let verdict = match row.event_id.as_str() {
+            let verdict = match row.event_id() {
                 "dead-1" | "dead-2" => dead("the broker answered with a timeout"),
                 "dead-3" => dead("no such customer\u{1b}[2J"),
                 "busy" => return None,

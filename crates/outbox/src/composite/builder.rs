@@ -336,6 +336,7 @@ impl<D: Backend, O> Builder<D, O> {
                     Ownership::Keys => self.cold_capacity * 2 + 1,
                     _ => self.cold_capacity,
                 },
+                self.workers,
             ),
             in_flight: InFlight::default(),
             lines: Lines::new(self.cold_capacity),

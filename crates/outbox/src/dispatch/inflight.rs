@@ -1,11 +1,11 @@
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use foldhash::{HashMap, HashSet};
 use tokio::time::Instant;
 
-use crate::store::{LaneSet, Lease};
+use crate::store::{LaneRow, LaneSet, Lease};
 
 /// The events this process holds: queued, with a listener, or waiting for their outcome to be written.
 ///
@@ -81,6 +81,45 @@ enum Stage {
     Settling,
 }
 
+impl State {
+    fn settle(&mut self, admission: Admission) -> Option<Settling> {
+        let held = self
+            .held
+            .get_mut(&admission.seq)
+            .filter(|held| held.number == admission.number)?;
+        held.stage = Stage::Settling;
+        Some(Settling {
+            lease: Lease {
+                seq: admission.seq,
+                token: held.token,
+            },
+            of_lane: matches!(held.right, Right::Lane(_)),
+        })
+    }
+
+    fn admit_from_lane(&mut self, lease: Lease, lane: u8, now: Instant) -> Option<Admission> {
+        let settled = self.settled_meanwhile.as_ref();
+        if settled.is_some_and(|settled| settled.contains(&lease.seq)) || !self.lanes.open.contains(lane) {
+            return None;
+        }
+        self.admissions += 1;
+        let number = self.admissions;
+        let Entry::Vacant(vacant) = self.held.entry(lease.seq) else {
+            return None;
+        };
+        vacant.insert(Held {
+            number,
+            token: lease.token,
+            right: Right::Lane(lane),
+            since: now,
+            stage: Stage::Queued,
+            next: None,
+            lost: false,
+        });
+        Some(Admission { seq: lease.seq, number })
+    }
+}
+
 impl InFlight {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -145,21 +184,11 @@ impl InFlight {
         }
     }
 
-    /// What to settle with. From here on the event is being settled. `None`: it is no longer ours.
-    pub(crate) fn settle(&self, admission: Admission) -> Option<Settling> {
+    /// What to settle each with. From here on they are being settled. `None`: it is no longer ours.
+    pub(crate) fn settle(&self, admissions: impl IntoIterator<Item = Admission>) -> Vec<Option<Settling>> {
         let mut state = self.state();
-        let held = state
-            .held
-            .get_mut(&admission.seq)
-            .filter(|held| held.number == admission.number)?;
-        held.stage = Stage::Settling;
-        Some(Settling {
-            lease: Lease {
-                seq: admission.seq,
-                token: held.token,
-            },
-            of_lane: matches!(held.right, Right::Lane(_)),
-        })
+        let settling = admissions.into_iter().map(|admission| state.settle(admission));
+        settling.collect()
     }
 
     /// Lets go of events whose outcome is written. Returns those that were claimed again meanwhile, and are ours; each with
@@ -211,7 +240,7 @@ impl InFlight {
     /// many were lost.
     pub(crate) fn renewed(&self, asked: &[Lease], renewed: &[Lease], deadline: Instant) -> u64 {
         let mut state = self.state();
-        let kept: std::collections::HashSet<&Lease> = renewed.iter().collect();
+        let kept: HashSet<&Lease> = renewed.iter().collect();
         let mut lost = 0;
         for lease in asked {
             // Settled, or taken again under a newer lease, in the meantime: there is nothing to note.
@@ -319,7 +348,7 @@ impl InFlight {
 
     /// Before lanes are read: remembers what is settled from here on.
     pub(crate) fn begin_read(&self) {
-        self.state().settled_meanwhile = Some(HashSet::new());
+        self.state().settled_meanwhile = Some(HashSet::default());
     }
 
     pub(crate) fn end_read(&self) {
@@ -339,29 +368,18 @@ impl InFlight {
     /// Takes in an event that was read from a lane. `None` if it is here already, or was while it was being read, or if its
     /// lane is not ours.
     pub(crate) fn admit_from_lane(&self, lease: Lease, lane: u8) -> Option<Admission> {
+        self.state().admit_from_lane(lease, lane, Instant::now())
+    }
+
+    /// The same, of many.
+    pub(crate) fn admit_from_lanes(&self, rows: &[LaneRow]) -> Vec<Option<Admission>> {
+        let now = Instant::now();
         let mut state = self.state();
-        let settled = state
-            .settled_meanwhile
-            .as_ref()
-            .is_some_and(|settled| settled.contains(&lease.seq));
-        if settled || !state.lanes.open.contains(lane) {
-            return None;
-        }
-        state.admissions += 1;
-        let number = state.admissions;
-        let Entry::Vacant(vacant) = state.held.entry(lease.seq) else {
-            return None;
-        };
-        vacant.insert(Held {
-            number,
-            token: lease.token,
-            right: Right::Lane(lane),
-            since: Instant::now(),
-            stage: Stage::Queued,
-            next: None,
-            lost: false,
+        let admitted = rows.iter().map(|row| match row.row.recovered {
+            true => None,
+            false => state.admit_from_lane(row.row.lease, row.lane, now),
         });
-        Some(Admission { seq: lease.seq, number })
+        admitted.collect()
     }
 }
 
@@ -380,6 +398,10 @@ mod tests {
         })
     }
 
+    fn settle(in_flight: &InFlight, admission: Admission) -> Option<Settling> {
+        in_flight.settle([admission])[0]
+    }
+
     fn lanes(lanes: &[u8]) -> LaneSet {
         lanes.iter().copied().collect()
     }
@@ -392,7 +414,7 @@ mod tests {
         let admission = in_flight.admit_from_lane(lease(1), 3).unwrap();
         assert_eq!(in_flight.admit_from_lane(lease(1), 3), None);
         assert!(in_flight.start(admission, Duration::ZERO));
-        assert!(in_flight.settle(admission).unwrap().of_lane);
+        assert!(settle(&in_flight, admission).unwrap().of_lane);
     }
 
     #[test]
@@ -428,7 +450,7 @@ mod tests {
         let begun = in_flight.admit_from_lane(lease(1), 3).unwrap();
         assert!(in_flight.start(begun, Duration::ZERO));
         assert_eq!(in_flight.lose_lanes(), 1);
-        assert_eq!(in_flight.settle(begun), None);
+        assert_eq!(settle(&in_flight, begun), None);
     }
 
     fn in_a_minute() -> Instant {
@@ -441,7 +463,7 @@ mod tests {
         let first = in_flight.admit(lease(7), Instant::now()).unwrap();
         assert_eq!(in_flight.admit(lease(8), in_a_minute()), None);
         assert!(in_flight.start(first, Duration::ZERO));
-        assert_eq!(in_flight.settle(first), of_row(8));
+        assert_eq!(settle(&in_flight, first), of_row(8));
     }
 
     #[test]
@@ -463,8 +485,8 @@ mod tests {
         let later = Instant::now() + Duration::from_secs(120);
         let asked = in_flight.ending_before(later, None);
         assert_eq!(in_flight.renewed(&asked, &[], in_a_minute()), 2);
-        assert_eq!(in_flight.settle(queued), None);
-        assert!(in_flight.settle(begun).is_some(), "a listener is at it");
+        assert_eq!(settle(&in_flight, queued), None);
+        assert!(settle(&in_flight, begun).is_some(), "a listener is at it");
         assert!(in_flight.ending_before(later, None).is_empty());
     }
 
@@ -480,8 +502,8 @@ mod tests {
         assert!(!in_flight.start(first, Duration::ZERO));
         assert!(in_flight.start(second, Duration::ZERO));
         assert!(!in_flight.start(second, Duration::ZERO), "and never twice");
-        assert_eq!(in_flight.settle(first), None);
-        assert_eq!(in_flight.settle(second), of_row(8));
+        assert_eq!(settle(&in_flight, first), None);
+        assert_eq!(settle(&in_flight, second), of_row(8));
     }
 
     #[test]
@@ -489,12 +511,12 @@ mod tests {
         let in_flight = InFlight::default();
         let admission = in_flight.admit(lease(7), in_a_minute()).unwrap();
         in_flight.start(admission, Duration::ZERO);
-        assert_eq!(in_flight.settle(admission), of_row(7));
+        assert_eq!(settle(&in_flight, admission), of_row(7));
         // Written: 8. Claimed: 9. And only then the answer to the writing arrives.
         let deadline = in_a_minute();
         assert_eq!(in_flight.admit(lease(9), deadline), None);
         assert_eq!(
-            in_flight.settle(admission),
+            settle(&in_flight, admission),
             of_row(7),
             "a repeated write is still about the first delivery"
         );
@@ -505,9 +527,9 @@ mod tests {
     fn a_row_claimed_again_before_its_outcome_was_written_is_settled_under_the_new_lease() {
         let in_flight = InFlight::default();
         let admission = in_flight.admit(lease(7), Instant::now()).unwrap();
-        in_flight.settle(admission);
+        settle(&in_flight, admission);
         assert_eq!(in_flight.admit(lease(8), in_a_minute()), None);
-        assert_eq!(in_flight.settle(admission), of_row(8));
+        assert_eq!(settle(&in_flight, admission), of_row(8));
         assert!(in_flight.settled([admission]).is_empty());
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct Lines {
 struct State {
     lines: HashMap<Arc<Key>, Line>,
     /// The key of every event that is running.
-    running: HashMap<i64, Arc<Key>>,
+    running: foldhash::HashMap<i64, Arc<Key>>,
     /// How many events are in lines, running or waiting.
     held: usize,
 }
@@ -116,6 +116,12 @@ impl Lines {
     /// How many more events can be taken in.
     pub(crate) fn free(&self) -> usize {
         self.capacity.saturating_sub(self.state().held)
+    }
+
+    /// How many events wait for another one of their key.
+    pub(crate) fn waiting(&self) -> usize {
+        let state = self.state();
+        state.held.saturating_sub(state.running.len())
     }
 
     /// Returns when half of the room is free.

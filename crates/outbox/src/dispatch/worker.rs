@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::guard::{Broken, guarded};
-use super::{Dispatcher, Job};
+use super::{Dispatcher, Job, Popped};
 use crate::failpoint::fail_point;
 use crate::listen::{Delivery, Failure, FailureKind, Handled, Listening};
 use crate::retry::{Exponential, RetryPolicy};
@@ -29,28 +29,39 @@ impl Dispatcher {
                 (Some(one), Some(another)) => Arc::ptr_eq(one, another),
                 _ => false,
             };
-        while let Some(mut jobs) = self.queues.pop(batch, same).await {
-            let margin = self.margin();
-            jobs.retain(|job| {
-                let ours = self.in_flight.start(job.admission, margin);
-                if !ours {
-                    self.telemetry.leases_lost.increment(1);
-                    self.left(job.admission, false);
+        while let Some(popped) = self.queues.pop(batch, same).await {
+            match popped {
+                Popped::One(job) => {
+                    if self.start(&job) {
+                        let verdict = self.deliver(&job).await;
+                        fail_point!("after-listener");
+                        self.settle(job.admission, verdict).await;
+                    }
                 }
-                ours
-            });
-            if let [job] = &mut *jobs {
-                let verdict = self.deliver(job).await;
-                fail_point!("after-listener");
-                self.settle(job.admission, verdict).await;
-            } else if !jobs.is_empty() {
-                for (job, verdict) in jobs.iter().zip(self.deliver_batch(&jobs).await) {
-                    self.settle(job.admission, verdict).await;
+                Popped::Batch(mut jobs) => {
+                    jobs.retain(|job| self.start(job));
+                    if !jobs.is_empty() {
+                        let verdicts = self.deliver_batch(&jobs).await;
+                        fail_point!("after-listener");
+                        for (job, verdict) in jobs.iter().zip(verdicts) {
+                            self.settle(job.admission, verdict).await;
+                        }
+                    }
                 }
             }
             // A worker that never has to wait must still let others run.
             tokio::task::coop::consume_budget().await;
         }
+    }
+
+    /// Whether it is still ours to deliver.
+    fn start(&self, job: &Job) -> bool {
+        let ours = self.in_flight.start(job.admission, self.margin());
+        if !ours {
+            self.telemetry.leases_lost.increment(1);
+            self.left(job.admission, false);
+        }
+        ours
     }
 
     fn begin(&self, job: &Job) -> Delivery {

@@ -1,9 +1,9 @@
-use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::HashMap;
 use tokio::sync::Semaphore;
 
 use super::handler::{OneByOne, Typed};

@@ -8,9 +8,9 @@ create table "{table}" (
   aggregate_type text    not null default '__GLOBAL__' check (length(aggregate_type) <= 64),
   aggregate_id   text check (length(aggregate_id) <= 128),
   tenant_id      text check (length(tenant_id) <= 64),
-  payload        text check (json_valid(payload)),
+  payload        text check (payload is null or json_valid(payload)),
   payload_bytes  blob,
-  headers        text check (json_valid(headers)),
+  headers        text check (headers is null or json_valid(headers)),
   status         integer not null default 0 check (status between 0 and 3), -- 0 new, 1 done, 2 retry, 3 dead
   attempts       integer not null default 0,
   occurred_at    integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000),

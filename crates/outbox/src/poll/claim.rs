@@ -9,7 +9,7 @@ use super::Step;
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::service::in_time;
-use crate::store::{Claim, Store};
+use crate::store::{Claim, Lease, Store};
 
 pub(crate) struct Claims {
     pub(crate) owner: String,
@@ -29,8 +29,8 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Transactions commit later than they write: the mark stays this far behind.
-    const SLACK_MICROS: i64 = 1_000_000;
+    /// Transactions commit later than they write: the mark stays this far behind the present.
+    const SLACK: Duration = Duration::from_millis(200);
     const SHARE: u32 = 20;
     const LONGEST: Duration = Duration::from_secs(5);
 
@@ -45,8 +45,9 @@ impl Sweep {
         self.next = Some(Instant::now() + (took * Self::SHARE).min(Self::LONGEST));
     }
 
-    fn claimed_up_to(&mut self, due_at: i64) {
-        self.mark = self.mark.max(Some(due_at - Self::SLACK_MICROS));
+    fn claimed_up_to(&mut self, due_at: i64, lag: Duration) {
+        let slack = Self::SLACK.saturating_sub(lag).as_micros() as i64;
+        self.mark = self.mark.max(Some(due_at - slack));
     }
 }
 
@@ -70,7 +71,7 @@ impl Claims {
             self.sweep.swept(started.elapsed());
         }
         if let Some(last) = rows.last().filter(|_| rows.len() == limit) {
-            self.sweep.claimed_up_to(last.due_at);
+            self.sweep.claimed_up_to(last.due_at, last.lag);
         }
         let claimed = rows.len();
         let recovered = rows.iter().filter(|row| row.recovered).count();
@@ -81,15 +82,15 @@ impl Claims {
             .collect();
         // Not while queueing, which may wait for the settler, which may wait for this.
         drop(claiming);
-        let mut no_room = Vec::new();
-        for (admission, row) in admitted {
-            if let Err(lease) = self.dispatcher.enqueue_cold(admission, row).await {
-                no_room.push(lease);
-            }
-        }
+        let leases: Vec<Lease> = admitted.iter().map(|(_, row)| row.lease).collect();
+        let no_room = self.dispatcher.enqueue_cold(admitted).await;
         // Only a shutdown closes a queue that had room.
         if !no_room.is_empty() {
-            in_time("releasing leases", self.store.release(&no_room)).await?;
+            let leases = leases.into_iter();
+            let leases: Vec<Lease> = leases
+                .filter(|lease| no_room.iter().any(|one| one.seq == lease.seq))
+                .collect();
+            in_time("releasing leases", self.store.release(&leases)).await?;
         }
         Ok(Step {
             found: claimed,

@@ -51,7 +51,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    const SLACK: Duration = Duration::from_secs(1);
+    const SLACK: Duration = Duration::from_millis(200);
     const SHARE: u32 = 20;
     const LONGEST: Duration = Duration::from_secs(5);
 
@@ -147,20 +147,18 @@ impl LaneReader {
     }
 
     async fn take_in(&self, rows: Vec<LaneRow>) -> Result<usize, Error> {
-        let mut found = 0;
-        let mut ended = Vec::new();
-        for LaneRow { row, lane, .. } in rows {
-            if row.recovered {
-                ended.push(row.lease);
-            } else if let Some(admission) = self.dispatcher.in_flight.admit_from_lane(row.lease, lane) {
-                // No room any more: it is still in the table.
-                if self.dispatcher.enqueue_cold(admission, row).await.is_ok() {
-                    found += 1;
-                }
-            }
-        }
+        let ended = rows.iter().filter(|row| row.row.recovered).map(|row| row.row.lease);
+        let ended: Vec<Lease> = ended.collect();
+        let admissions = self.dispatcher.in_flight.admit_from_lanes(&rows);
+        let admitted = rows.into_iter().zip(admissions);
+        let admitted: Vec<_> = admitted
+            .filter_map(|(row, admission)| Some((admission?, row.row)))
+            .collect();
+        let found = admitted.len();
+        // What there is no room for is still in the table.
+        let no_room = self.dispatcher.enqueue_cold(admitted).await.len();
         release_ended(&*self.store, &self.dispatcher, &self.alarm, ended).await?;
-        Ok(found)
+        Ok(found - no_room)
     }
 }
 

@@ -99,7 +99,7 @@ fn read_stored<D: Driver>(row: &D::Row) -> Result<StoredEvent, sqlx::Error> {
         status: required(D::int(row, MORE)?.and_then(Status::from_code))?,
         attempts: u32::try_from(D::int(row, 10)?.unwrap_or(0)).unwrap_or(0),
         created_at: required(time(MORE + 1)?)?,
-        available_at: time(13)?.unwrap_or_default(),
+        available_at: D::instant(row, 13)?.map(instant).unwrap_or_default(),
         done_at: time(MORE + 2)?,
         dead_at: time(MORE + 3)?,
         last_error: D::text(row, MORE + 4)?,

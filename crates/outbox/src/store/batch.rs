@@ -84,14 +84,28 @@ impl Batch {
 }
 
 /// Leases as one JSON value, `[[seq, token], ..]`: for databases without arrays.
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
+#[cfg(feature = "mysql")]
 pub(super) fn leases_json<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
+    use std::fmt::Write;
     let mut json = String::from("[");
     for lease in leases {
-        json.push_str(if json.len() > 1 { "," } else { "" });
-        json.push_str(&format!("[{},{}]", lease.seq, lease.token));
+        let comma = if json.len() > 1 { "," } else { "" };
+        write!(json, "{comma}[{},{}]", lease.seq, lease.token).expect("a string takes all that is written to it");
     }
     json.push(']');
+    json
+}
+
+/// Leases as one JSON object, `{"seq": token, ..}`.
+#[cfg(feature = "sqlite")]
+pub(super) fn leases_object<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
+    use std::fmt::Write;
+    let mut json = String::from("{");
+    for lease in leases {
+        let comma = if json.len() > 1 { "," } else { "" };
+        write!(json, "{comma}\"{}\":{}", lease.seq, lease.token).expect("a string takes all that is written to it");
+    }
+    json.push('}');
     json
 }
 

@@ -176,6 +176,12 @@ pub struct LaneRow {
     pub rests: Duration,
 }
 
+/// How long a key that somebody unblocks is still left out.
+///
+/// A pass leaves a key out from its beginning to its end, or it would meet the key's later events and not the earlier ones. So
+/// a key must be seen to be free by whoever reads after the time from which it is: that time lies ahead of the commit.
+pub(crate) const UNBLOCKED_AFTER: Duration = Duration::from_secs(2);
+
 /// A key whose events wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockedKey {

@@ -9,7 +9,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::{AssertSqlSafe, Executor, MySql, QueryBuilder, Row, SqlSafeStr, SqlStr, Transaction};
 
 use super::batch::{Batch, Change, changes_json, leases_json};
-use super::row::{bind_row, columns, micros, read_claimed};
+use super::row::{COLUMN_COUNT, bind_row, columns, micros, read_claimed};
 use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
 use super::{Claim, Claimed, Explain, Lease, NewRow, quote};
 use crate::error::Error;
@@ -53,10 +53,6 @@ impl Dialect for MySql {
     }
 
     fn integer(column: &str) -> String {
-        column.to_owned()
-    }
-
-    fn json_text(column: &str) -> String {
         column.to_owned()
     }
 }
@@ -236,16 +232,18 @@ impl Driver for MySql {
         (options, connect)
     }
 
+    // The types are those of our own statements: not compared again for every value.
+
     fn int(row: &MySqlRow, column: usize) -> Result<Option<i64>, sqlx::Error> {
-        row.try_get(column)
+        row.try_get_unchecked(column)
     }
 
     fn text(row: &MySqlRow, column: usize) -> Result<Option<String>, sqlx::Error> {
-        row.try_get(column)
+        row.try_get_unchecked(column)
     }
 
     fn bytes(row: &MySqlRow, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
-        row.try_get(column)
+        row.try_get_unchecked(column)
     }
 
     async fn execute(connection: &mut MySqlConnection, statement: Statement<Self>) -> Result<u64, sqlx::Error> {
@@ -255,6 +253,15 @@ impl Driver for MySql {
 
     async fn fetch(connection: &mut MySqlConnection, statement: Statement<Self>) -> Result<Vec<MySqlRow>, sqlx::Error> {
         let query = query!(statement);
+        query.fetch_all(connection).await
+    }
+
+    async fn read<T: Send + Unpin>(
+        connection: &mut MySqlConnection,
+        statement: Statement<Self>,
+        mut read: impl FnMut(&MySqlRow) -> Result<T, sqlx::Error> + Send,
+    ) -> Result<Vec<T>, sqlx::Error> {
+        let query = query!(statement).try_map(|row: MySqlRow| read(&row));
         query.fetch_all(connection).await
     }
 
@@ -305,7 +312,12 @@ impl Driver for MySql {
             .collect())
     }
 
-    async fn claim(pool: &MySqlPool, sql: &Sql, claim: &Claim<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
+    async fn claim(
+        pool: &MySqlPool,
+        _reading: &MySqlPool,
+        sql: &Sql,
+        claim: &Claim<'_>,
+    ) -> Result<Vec<Claimed>, sqlx::Error> {
         // Idle, which is most of the time, costs one read and no lock.
         let anything = sqlx::query(sql.anything.clone())
             .bind(claim.from.unwrap_or(FIRST_INSTANT))
@@ -314,21 +326,18 @@ impl Driver for MySql {
             return Ok(Vec::new());
         }
         let mut tx = pool.begin().await?;
-        let rows = sqlx::query(sql.claim.clone())
+        let mut claimed = sqlx::query(sql.claim.clone())
             .bind(claim.from.unwrap_or(FIRST_INSTANT))
             .bind(micros(claim.skip_recent))
             .bind(claim.limit as i64)
-            .fetch_all(&mut *tx)
-            .await?;
-        let mut claimed = rows
-            .iter()
-            .map(|row| {
+            .try_map(|row: MySqlRow| {
                 Ok(Claimed {
-                    recovered: row.try_get("recovered")?,
-                    ..read_claimed::<Self>(row)?
+                    recovered: row.try_get(COLUMN_COUNT)?,
+                    ..read_claimed::<Self>(&row)?
                 })
             })
-            .collect::<Result<Vec<_>, sqlx::Error>>()?;
+            .fetch_all(&mut *tx)
+            .await?;
         if !claimed.is_empty() {
             sqlx::query(sql.take.clone())
                 .bind(leases_json(claimed.iter().map(|row| &row.lease)))

@@ -2,46 +2,61 @@
 
 use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, read_claimed, required};
 use super::sql::{Driver, SqlStore, Statement, quote};
-use super::{BlockedKey, LaneRead, LaneRow, LaneRows, Page, Wanted};
+use super::{BlockedKey, LaneRead, LaneRow, LaneRows, LaneSet, Page, Wanted};
+
+/// What is read besides [`columns`]: until when it is leased; its lane, where several nodes share them; and how far a pass
+/// may go, where one begins.
+const LEASED_UNTIL: usize = COLUMN_COUNT;
+const LANE: usize = COLUMN_COUNT + 1;
+const LAST_SEQ: usize = COLUMN_COUNT + 2;
 
 /// Served by the index of pending rows in the order of writing.
-pub(super) async fn read<D: Driver>(store: &SqlStore<D>, statement: Statement<D>) -> Result<LaneRows, sqlx::Error> {
-    let mut connection = store.pool.acquire().await?;
-    let rows = D::fetch(&mut connection, statement).await?;
-    const MORE: usize = COLUMN_COUNT;
-    let mut found = LaneRows {
-        rows: Vec::with_capacity(rows.len()),
-        ..LaneRows::default()
-    };
-    for row in &rows {
+pub(super) async fn read<D: Driver>(
+    store: &SqlStore<D>,
+    statement: Statement<D>,
+    begins: bool,
+) -> Result<LaneRows, sqlx::Error> {
+    let (mut now, mut last_seq) = (0, 0);
+    let mut connection = store.reading.acquire().await?;
+    let rows = D::read(&mut connection, statement, |row| {
         let mut claimed = read_claimed::<D>(row)?;
-        let now = required(D::int(row, 14)?)?;
-        let leased_until = D::int(row, MORE + 1)?;
-        found.now = now;
-        found.last_seq = D::int(row, MORE + 2)?.unwrap_or(0);
+        now = required(D::instant(row, 14)?)?;
+        if begins {
+            last_seq = D::int(row, LAST_SEQ)?.unwrap_or(0);
+        }
+        let leased_until = D::instant(row, LEASED_UNTIL)?;
         claimed.recovered = leased_until.is_some_and(|until| until <= now);
-        found.rows.push(LaneRow {
+        Ok(LaneRow {
             rests: from_micros(claimed.due_at.max(leased_until.unwrap_or(0)).saturating_sub(now)),
-            lane: u8::try_from(D::int(row, MORE)?.unwrap_or(0)).unwrap_or(u8::MAX),
+            // One node has all lanes, or none: then it does not matter which.
+            lane: match D::LANE_HOLDERS {
+                1 => 0,
+                _ => u8::try_from(D::int(row, LANE)?.unwrap_or(0)).unwrap_or(u8::MAX),
+            },
             row: claimed,
-        });
-    }
-    Ok(found)
+        })
+    })
+    .await?;
+    Ok(LaneRows { rows, last_seq, now })
+}
+
+/// Only the first read of a pass asks how far it may go.
+pub(super) fn begins(read: &LaneRead<'_>) -> bool {
+    matches!(read.wanted, Wanted::InOrder { up_to: None, .. })
 }
 
 pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> Statement<D> {
     let table = quote::<D>(store.table.as_str());
-    // Only the first read of a pass asks how far it may go.
-    let begins = matches!(read.wanted, Wanted::InOrder { up_to: None, .. });
-    let last_seq = match begins {
-        true => format!("(select max(seq) from {table})"),
-        false => D::integer("0"),
+    let more = match (begins(read), D::LANE_HOLDERS) {
+        (true, _) => format!(", {}, (select max(seq) from {table})", D::integer("t.lane")),
+        // SQLite would work it out for every row.
+        (false, 1) => String::new(),
+        (false, _) => format!(", {}", D::integer("t.lane")),
     };
     let mut statement = Statement::<D>::new(format!(
-        "select {}, {}, {}, {last_seq} from {} where {} and t.seq > ",
+        "select {}, {}{more} from {} where {} and t.seq > ",
         columns::<D>("t."),
-        D::integer("t.lane"),
-        D::micros("t.lease_until"),
+        D::read_instant("t.lease_until"),
         D::in_order_of_writing(&store.table),
         D::PENDING_IN_ORDER,
     ));
@@ -50,8 +65,10 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
     if !matches!(read.wanted, Wanted::InOrder { keys, without, .. } if keys.is_some() || !without.is_empty()) {
         statement.prepared();
     }
-    let lanes = statement.placeholder(read.lanes.bits());
-    statement.push(&format!(" and ({} & 1) = 1", D::shift_right(&lanes, "t.lane")));
+    if read.lanes != LaneSet::ALL {
+        let lanes = statement.placeholder(read.lanes.bits());
+        statement.push(&format!(" and ({} & 1) = 1", D::shift_right(&lanes, "t.lane")));
+    }
     match read.wanted {
         Wanted::Deliverable { skip_recent } => {
             let age = statement.placeholder(-micros(skip_recent));
@@ -178,7 +195,7 @@ pub(super) async fn blocked<D: Driver>(store: &SqlStore<D>, page: Page) -> Resul
 }
 
 /// Lets a key go on, with the event that holds it back if that can still be delivered: it is due now. The key stays in the
-/// table, as one that was blocked until now: a pass that has begun still leaves it out.
+/// table, held back by no event and blocked for [a moment](super::UNBLOCKED_AFTER).
 pub(super) async fn unblock<D: Driver>(
     store: &SqlStore<D>,
     aggregate_type: &str,
@@ -188,7 +205,7 @@ pub(super) async fn unblock<D: Driver>(
     let of_key = |statement: &mut Statement<D>| {
         let blocked = format!("(blocked_until is null or blocked_until > {})", D::NOW);
         statement
-            .push(&format!(" where {blocked} and aggregate_type = "))
+            .push(&format!(" where {blocked} and seq > 0 and aggregate_type = "))
             .bind(aggregate_type);
         statement.push(" and aggregate_id = ").bind(aggregate_id);
     };
@@ -200,11 +217,16 @@ pub(super) async fn unblock<D: Driver>(
     ));
     of_key(&mut due);
     due.push(")");
-    let mut free = Statement::<D>::new(format!("update {key} set blocked_until = {}", D::NOW));
+    let mut free = Statement::<D>::new(format!("update {key} set {}", free_soon::<D>()));
     of_key(&mut free);
     let mut connection = store.pool.acquire().await?;
     D::execute(&mut connection, due).await?;
     Ok(D::execute(&mut connection, free).await? > 0)
+}
+
+fn free_soon<D: Driver>() -> String {
+    let after = micros(super::UNBLOCKED_AFTER).to_string();
+    format!("seq = 0, blocked_until = {}", D::shift(D::NOW, &after))
 }
 
 /// Lets the keys go on whose dead event is no longer dead, or gone: it has been resolved.
@@ -213,9 +235,9 @@ pub(super) async fn unblock_resolved<D: Driver>(
     connection: &mut D::Connection,
 ) -> Result<(), sqlx::Error> {
     let statement = Statement::<D>::new(format!(
-        "update {key} set blocked_until = {} where blocked_until is null and not exists \
+        "update {key} set {} where blocked_until is null and not exists \
          (select 1 from {} t where t.seq = {key}.seq and t.status = 3)",
-        D::NOW,
+        free_soon::<D>(),
         quote::<D>(store.table.as_str()),
         key = quote::<D>(&store.table.key()),
     ));

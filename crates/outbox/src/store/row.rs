@@ -10,7 +10,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
 use super::sql::Driver;
-use super::{Claimed, LONGEST_DELAY, Lease};
+use super::{BadRow, Claimed, LONGEST_DELAY, Lease};
 use crate::event::{Due, Event, EventError, EventId, Headers, Parts, Payload};
 
 /// An event on its way into the table.
@@ -119,14 +119,14 @@ pub(super) fn columns<D: Driver>(prefix: &str) -> String {
         column("aggregate_type"),
         column("aggregate_id"),
         column("tenant_id"),
-        D::json_text(&column("payload")),
+        column("payload"),
         column("payload_bytes"),
-        D::json_text(&column("headers")),
+        column("headers"),
         D::integer(&column("attempts")),
         column("done_by"),
-        D::micros(&column("occurred_at")),
-        D::micros(&column("available_at")),
-        D::micros(D::NOW),
+        D::read_instant(&column("occurred_at")),
+        D::read_instant(&column("available_at")),
+        D::read_instant(D::NOW),
     ]
     .join(", ")
 }
@@ -134,15 +134,17 @@ pub(super) fn columns<D: Driver>(prefix: &str) -> String {
 /// Reads [`columns`]. Only what the library itself writes can fail it: a row that another program wrote badly is no
 /// reason not to deliver the others.
 pub(super) fn read_claimed<D: Driver>(row: &D::Row) -> Result<Claimed, sqlx::Error> {
-    let due_at = D::int(row, 13)?.unwrap_or(0);
-    let now = D::int(row, 14)?.unwrap_or(0);
+    let due_at = D::instant(row, 13)?.unwrap_or(0);
+    let now = D::instant(row, 14)?.unwrap_or(0);
     Ok(Claimed {
         lease: Lease {
             seq: required(D::int(row, 0)?)?,
             token: required(D::int(row, 1)?)?,
         },
-        event: read_event::<D>(row),
-        event_id: read_id::<D>(row),
+        event: read_event::<D>(row).map_err(|error| BadRow {
+            event_id: read_id::<D>(row),
+            error,
+        }),
         attempts: u32::try_from(D::int(row, 10)?.unwrap_or(0)).unwrap_or(0),
         done_by: names(D::text(row, 11)?.as_deref()),
         due_at,
@@ -179,7 +181,7 @@ pub(super) fn read_event<D: Driver>(row: &D::Row) -> Result<Event, EventError> {
         json: readable("payload", D::text(row, 7))?,
         bytes: readable("payload_bytes", D::bytes(row, 8))?,
         headers: readable("headers", D::text(row, 9))?,
-        occurred_at: readable("occurred_at", D::int(row, 12).and_then(required))?,
+        occurred_at: readable("occurred_at", D::instant(row, 12).and_then(required))?,
     };
     raw.judge()
 }

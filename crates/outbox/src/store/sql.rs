@@ -71,8 +71,10 @@ pub trait Dialect: Send + Sync + 'static {
     fn in_order_of_writing(table: &TableName) -> String;
     /// A number column as the 64 bits that the driver reads.
     fn integer(column: &str) -> String;
-    /// A JSON column as the text it was written as.
-    fn json_text(column: &str) -> String;
+    /// An instant as [`Driver::instant`] reads it.
+    fn read_instant(instant: &str) -> String {
+        Self::micros(instant)
+    }
 }
 
 /// A quoted identifier. The name must have been checked: see [`TableName`].
@@ -221,9 +223,18 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
         connect: <Self::Connection as Connection>::Options,
     ) -> (PoolOptions<Self>, <Self::Connection as Connection>::Options);
 
+    /// The connections for what only reads, beside those of `own`.
+    fn reading(own: &Pool<Self>) -> Pool<Self> {
+        own.clone()
+    }
+
     fn int(row: &Self::Row, column: usize) -> Result<Option<i64>, sqlx::Error>;
     fn text(row: &Self::Row, column: usize) -> Result<Option<String>, sqlx::Error>;
     fn bytes(row: &Self::Row, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error>;
+    /// [`Dialect::read_instant`], as microseconds since 1970.
+    fn instant(row: &Self::Row, column: usize) -> Result<Option<i64>, sqlx::Error> {
+        Self::int(row, column)
+    }
 
     fn execute(
         connection: &mut Self::Connection,
@@ -233,6 +244,12 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
         connection: &mut Self::Connection,
         statement: Statement<Self>,
     ) -> impl Future<Output = Result<Vec<Self::Row>, sqlx::Error>> + Send;
+    /// The same, each row read as it arrives: the database sends the next ones meanwhile.
+    fn read<T: Send + Unpin>(
+        connection: &mut Self::Connection,
+        statement: Statement<Self>,
+        read: impl FnMut(&Self::Row) -> Result<T, sqlx::Error> + Send,
+    ) -> impl Future<Output = Result<Vec<T>, sqlx::Error>> + Send;
     /// Several statements without values, separated by semicolons.
     fn script(
         connection: &mut Self::Connection,
@@ -252,6 +269,7 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
     ) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
     fn claim(
         pool: &Pool<Self>,
+        reading: &Pool<Self>,
         sql: &Self::Sql,
         claim: &Claim<'_>,
     ) -> impl Future<Output = Result<Vec<Claimed>, sqlx::Error>> + Send;
@@ -379,7 +397,10 @@ pub(crate) async fn retrying<T, F: Future<Output = Result<T, sqlx::Error>>>(
 
 /// The store of a database that speaks SQL.
 pub(crate) struct SqlStore<D: Driver> {
+    /// For whatever writes.
     pub(super) pool: Pool<D>,
+    /// For what only reads: the same, but where a writer would keep it waiting.
+    pub(super) reading: Pool<D>,
     pub(super) table: TableName,
     sql: Arc<D::Sql>,
 }
@@ -391,6 +412,7 @@ impl<D: Driver> SqlStore<D> {
     /// On the given pool, which should be our own: see [`own_pool`].
     pub(crate) fn new(pool: Pool<D>, table: &TableName) -> Self {
         Self {
+            reading: D::reading(&pool),
             pool,
             table: table.clone(),
             sql: Arc::new(D::statements(table)),
@@ -407,6 +429,7 @@ impl<D: Driver> SqlStore<D> {
     ) -> Result<T, Error> {
         let store = Self {
             pool: self.pool.clone(),
+            reading: self.reading.clone(),
             table: self.table.clone(),
             sql: Arc::clone(&self.sql),
         };
@@ -487,7 +510,7 @@ impl<D: Driver> Store for SqlStore<D> {
                     skip_recent,
                     from,
                 };
-                Box::pin(async move { D::claim(&store.pool, &store.sql, &claim).await })
+                Box::pin(async move { D::claim(&store.pool, &store.reading, &store.sql, &claim).await })
             })
             .await?;
         claimed.sort_unstable_by_key(|row| (row.due_at, row.lease.seq));
@@ -499,7 +522,7 @@ impl<D: Driver> Store for SqlStore<D> {
             return Ok(Vec::new());
         }
         self.run("reading leased events", leases.to_vec(), move |store, leases| {
-            Box::pin(D::read_leased(&store.pool, &store.sql, leases, at_least))
+            Box::pin(D::read_leased(&store.reading, &store.sql, leases, at_least))
         })
         .await
     }
@@ -601,9 +624,9 @@ impl<D: Driver> Store for SqlStore<D> {
         if read.lanes.is_empty() || read.limit == 0 {
             return Ok(LaneRows::default());
         }
-        let statement = read::statement(self, read);
-        self.run("reading lanes", statement, |store, statement| {
-            Box::pin(read::read(store, statement.clone()))
+        let (statement, begins) = (read::statement(self, read), read::begins(read));
+        self.run("reading lanes", statement, move |store, statement| {
+            Box::pin(read::read(store, statement.clone(), begins))
         })
         .await
     }

@@ -1,5 +1,5 @@
 //! SQLite. One connection of our own writes all our statements, each short and each at once a writer, so that it waits
-//! for its turn instead of failing. A batch travels as one JSON value, so that every statement has one text.
+//! for its turn instead of failing; another one reads. A batch travels as one JSON value, so that every statement has one text.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, QueryBuilder, Row, SqlSafeStr, SqlStr, Sqlite, Transaction};
 
-use super::batch::{Batch, changes_json, leases_json};
-use super::row::{bind_row, columns, micros, read_claimed};
+use super::batch::{Batch, changes_json, leases_object};
+use super::row::{COLUMN_COUNT, bind_row, columns, micros, read_claimed};
 use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
 use super::{Claim, Claimed, Explain, Lease, NewRow, quote};
 use crate::error::Error;
@@ -59,10 +59,6 @@ impl Dialect for Sqlite {
     fn integer(column: &str) -> String {
         column.to_owned()
     }
-
-    fn json_text(column: &str) -> String {
-        column.to_owned()
-    }
 }
 
 /// The statements of the hot path.
@@ -70,7 +66,6 @@ impl Dialect for Sqlite {
 pub struct Sql {
     insert_head: String,
     insert_one: SqlStr,
-    anything: SqlStr,
     claim: SqlStr,
     take: SqlStr,
     read_leased: SqlStr,
@@ -117,7 +112,8 @@ impl Driver for Sqlite {
         let batch = |columns: &str| {
             format!("(select value ->> 0 as seq, value ->> 1 as token{columns} from json_each(?1)) as s")
         };
-        let leases = batch("");
+        // Of an object, whose names and values are numbers: no array has to be made of each and taken apart again.
+        let leases = "(select cast(key as integer) as seq, value as token from json_each(?1)) as s";
         // A lease of which the row still has the token: the batch is read first, its rows found by the primary key, which
         // "not indexed" leaves as the only way.
         let t = format!("{table} as t not indexed");
@@ -131,9 +127,6 @@ impl Driver for Sqlite {
         Sql {
             insert_one: statement(format!("{insert_head}{} returning seq", values())),
             insert_head,
-            anything: statement(format!(
-                "select 1 from {table} indexed by {pending} {due_and_free} limit 1"
-            )),
             // By the index of pending rows, in its order.
             claim: statement(format!(
                 "select {}, lease_until is not null as recovered from {table} indexed by {pending}
@@ -143,7 +136,9 @@ impl Driver for Sqlite {
                 columns::<Self>("")
             )),
             take: statement(format!(
-                "update {t} set locked_by = ?2, lease_until = {NOW} + ?3, token = t.token + 1 from {leases} where {held}"
+                "update {t} set locked_by = ?2, lease_until = {NOW} + ?3, token = t.token + 1 from {leases}
+                 where {held} and (t.lease_until is null or t.lease_until <= {NOW})
+                 returning seq"
             )),
             read_leased: statement(format!(
                 "select {} from {leases} cross join {t} on {held} where t.lease_until >= {NOW} + ?2",
@@ -211,20 +206,31 @@ impl Driver for Sqlite {
     ) -> (PoolOptions<Self>, SqliteConnectOptions) {
         let connect = connect
             .journal_mode(SqliteJournalMode::Wal)
-            .busy_timeout(Duration::from_secs(10));
+            .busy_timeout(Duration::from_secs(10))
+            // Rows go from thread to thread: not with a wait for each few of them.
+            .row_buffer_size(1_000);
         (super::stranded::keep_none(options.max_connections(1)), connect)
     }
 
+    /// A connection of its own: readers and the writer do not wait for each other.
+    fn reading(own: &SqlitePool) -> SqlitePool {
+        own.options()
+            .clone()
+            .connect_lazy_with((*own.connect_options()).clone())
+    }
+
+    // The types are those of our own statements: not compared again for every value.
+
     fn int(row: &SqliteRow, column: usize) -> Result<Option<i64>, sqlx::Error> {
-        row.try_get(column)
+        row.try_get_unchecked(column)
     }
 
     fn text(row: &SqliteRow, column: usize) -> Result<Option<String>, sqlx::Error> {
-        row.try_get(column)
+        row.try_get_unchecked(column)
     }
 
     fn bytes(row: &SqliteRow, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
-        row.try_get(column)
+        row.try_get_unchecked(column)
     }
 
     async fn execute(connection: &mut SqliteConnection, statement: Statement<Self>) -> Result<u64, sqlx::Error> {
@@ -237,6 +243,15 @@ impl Driver for Sqlite {
         statement: Statement<Self>,
     ) -> Result<Vec<SqliteRow>, sqlx::Error> {
         let query = query!(statement);
+        query.fetch_all(connection).await
+    }
+
+    async fn read<T: Send + Unpin>(
+        connection: &mut SqliteConnection,
+        statement: Statement<Self>,
+        mut read: impl FnMut(&SqliteRow) -> Result<T, sqlx::Error> + Send,
+    ) -> Result<Vec<T>, sqlx::Error> {
+        let query = query!(statement).try_map(|row: SqliteRow| read(&row));
         query.fetch_all(connection).await
     }
 
@@ -283,45 +298,46 @@ impl Driver for Sqlite {
             .collect()
     }
 
-    async fn claim(pool: &SqlitePool, sql: &Sql, claim: &Claim<'_>) -> Result<Vec<Claimed>, sqlx::Error> {
-        // Idle, which is most of the time, costs one read and no lock.
-        let anything = sqlx::query(sql.anything.clone())
-            .bind(claim.from.unwrap_or(i64::MIN))
-            .bind(micros(claim.skip_recent));
-        if anything.fetch_optional(pool).await?.is_none() {
-            return Ok(Vec::new());
-        }
-        let mut tx = pool.begin_with("begin immediate").await?;
-        let rows = sqlx::query(sql.claim.clone())
-            .bind(claim.from.unwrap_or(i64::MIN))
-            .bind(micros(claim.skip_recent))
-            .bind(claim.limit as i64)
-            .fetch_all(&mut *tx)
-            .await?;
-        let mut claimed = rows
-            .iter()
-            .map(|row| {
-                Ok(Claimed {
-                    recovered: row.try_get("recovered")?,
-                    ..read_claimed::<Self>(row)?
+    async fn claim(
+        pool: &SqlitePool,
+        reading: &SqlitePool,
+        sql: &Sql,
+        claim: &Claim<'_>,
+    ) -> Result<Vec<Claimed>, sqlx::Error> {
+        // Read without a lock, and taken by their tokens: who is second finds other tokens, and looks again.
+        loop {
+            let mut claimed = sqlx::query(sql.claim.clone())
+                .bind(claim.from.unwrap_or(i64::MIN))
+                .bind(micros(claim.skip_recent))
+                .bind(claim.limit as i64)
+                .try_map(|row: SqliteRow| {
+                    Ok(Claimed {
+                        recovered: row.try_get(COLUMN_COUNT)?,
+                        ..read_claimed::<Self>(&row)?
+                    })
                 })
-            })
-            .collect::<Result<Vec<_>, sqlx::Error>>()?;
-        if claimed.is_empty() {
-            tx.rollback().await?;
-            return Ok(claimed);
+                .fetch_all(reading)
+                .await?;
+            if claimed.is_empty() {
+                return Ok(claimed);
+            }
+            let taken: Vec<i64> = sqlx::query_scalar(sql.take.clone())
+                .bind(leases_object(claimed.iter().map(|row| &row.lease)))
+                .bind(claim.owner)
+                .bind(micros(claim.lease))
+                .fetch_all(pool)
+                .await?;
+            if taken.len() < claimed.len() {
+                let taken: std::collections::HashSet<i64> = taken.into_iter().collect();
+                claimed.retain(|row| taken.contains(&row.lease.seq));
+            }
+            for row in &mut claimed {
+                row.lease.token += 1;
+            }
+            if !claimed.is_empty() {
+                return Ok(claimed);
+            }
         }
-        sqlx::query(sql.take.clone())
-            .bind(leases_json(claimed.iter().map(|row| &row.lease)))
-            .bind(claim.owner)
-            .bind(micros(claim.lease))
-            .execute(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        for row in &mut claimed {
-            row.lease.token += 1;
-        }
-        Ok(claimed)
     }
 
     async fn read_leased(
@@ -331,7 +347,7 @@ impl Driver for Sqlite {
         at_least: Duration,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
         let rows = sqlx::query(sql.read_leased.clone())
-            .bind(leases_json(leases))
+            .bind(leases_object(leases))
             .bind(micros(at_least))
             .fetch_all(pool)
             .await?;
@@ -355,7 +371,7 @@ impl Driver for Sqlite {
         let mut applied = 0;
         for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
             if !leases.is_empty() {
-                let query = sqlx::query(statement.clone()).bind(leases_json(leases)).bind(member);
+                let query = sqlx::query(statement.clone()).bind(leases_object(leases)).bind(member);
                 applied += query.execute(&mut *connection).await?.rows_affected();
             }
         }
@@ -380,7 +396,7 @@ impl Driver for Sqlite {
 
     async fn renew(pool: &SqlitePool, sql: &Sql, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, sqlx::Error> {
         let rows: Vec<(i64, i64)> = sqlx::query_as(sql.renew.clone())
-            .bind(leases_json(leases))
+            .bind(leases_object(leases))
             .bind(micros(lease))
             .fetch_all(pool)
             .await?;
@@ -389,7 +405,7 @@ impl Driver for Sqlite {
 
     async fn release(pool: &SqlitePool, sql: &Sql, leases: &[Lease]) -> Result<u64, sqlx::Error> {
         Ok(sqlx::query(sql.release.clone())
-            .bind(leases_json(leases))
+            .bind(leases_object(leases))
             .execute(pool)
             .await?
             .rows_affected())

@@ -113,7 +113,7 @@ impl<D: BareDatabase> BareDrain<D> {
         }?;
         for row in &rows {
             after.seq = after.seq.max(row.0);
-            after.due = after.due.max(row.5);
+            after.due = after.due.max(row.1);
         }
         Ok(rows)
     }

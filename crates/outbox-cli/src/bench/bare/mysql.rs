@@ -13,8 +13,9 @@ impl BareDatabase for MySql {
     const NOTIFIES: bool = false;
 
     fn bare_statements(Tables { events, orders }: &Tables, batch: usize) -> Statements {
-        let row = "seq, event_id, event_type, aggregate_id, payload, \
-                   timestampdiff(microsecond, '1970-01-01', available_at)";
+        let row = "seq, timestampdiff(microsecond, '1970-01-01', available_at), event_id, event_type, aggregate_type, \
+                   aggregate_id, tenant_id, payload, headers, timestampdiff(microsecond, '1970-01-01', occurred_at), \
+                   attempts";
         // The list is as long as a batch, always, so that the statement is prepared once.
         let seqs = format!("seq in ({})", vec!["?"; batch].join(", "));
         let digit = "(select 0 as d union all select 1 union all select 2 union all select 3 union all select 4 \

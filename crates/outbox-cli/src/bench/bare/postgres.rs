@@ -12,8 +12,9 @@ impl BareDatabase for Postgres {
     const NOTIFIES: bool = true;
 
     fn bare_statements(Tables { events, orders }: &Tables, batch: usize) -> Statements {
-        let row = "seq, event_id, event_type, aggregate_id, payload::text, \
-                   (extract(epoch from available_at) * 1000000)::bigint";
+        let row = "seq, (date_part('epoch', available_at) * 1000000)::bigint, event_id, event_type, aggregate_type, \
+                   aggregate_id, tenant_id, payload::text, headers::text, \
+                   (date_part('epoch', occurred_at) * 1000000)::bigint, attempts::bigint";
         Statements {
             batch,
             insert_order: statement(format!("insert into {orders} (number, note) values ($1, $2)")),

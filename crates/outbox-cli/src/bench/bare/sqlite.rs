@@ -16,7 +16,8 @@ impl BareDatabase for Sqlite {
     const NOTIFIES: bool = false;
 
     fn bare_statements(Tables { events, orders }: &Tables, batch: usize) -> Statements {
-        let row = "seq, event_id, event_type, aggregate_id, payload, available_at";
+        let row = "seq, available_at, event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, headers, \
+                   occurred_at, attempts";
         let seqs = "seq in (select value from json_each(?1))";
         Statements {
             batch,
@@ -29,7 +30,7 @@ impl BareDatabase for Sqlite {
                 "with recursive numbers(n) as (select ?1 union all select n + 1 from numbers where n < ?2)
                  insert into {events} (event_id, event_type, aggregate_type, aggregate_id, payload, status,
                                        created_at, available_at, done_at)
-                 select printf('%026d', n), '{EVENT_TYPE}', '{AGGREGATE_TYPE}', 'key-' || n % ?3, ?4, ?5,
+                 select printf('%026d', n), '{EVENT_TYPE}', '{AGGREGATE_TYPE}', 'key-' || (n % ?3), ?4, ?5,
                         {NOW} - ?5 * {DAY}, {NOW} - ?5 * {DAY}, case ?5 when 1 then {NOW} - {DAY} end
                  from numbers"
             )),

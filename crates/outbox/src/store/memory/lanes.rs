@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use super::super::lane::fair_share;
 use super::super::row::{from_micros, instant, micros};
-use super::super::{BlockedKey, Instant, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Page, Status, Wanted};
+use super::super::{
+    BlockedKey, Instant, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Page, Status, UNBLOCKED_AFTER, Wanted,
+};
 use super::rows::Rows;
 
 /// Members, lanes and blocked keys, as a database would keep them.
@@ -16,6 +18,7 @@ pub(super) struct Lanes {
 }
 
 struct Blocked {
+    /// 0: it has been unblocked.
     seq: i64,
     since: Instant,
     until: Option<Instant>,
@@ -93,9 +96,8 @@ impl Lanes {
         if !self.is_blocked(key, now) {
             return None;
         }
-        let blocked = self.blocked.get_mut(key)?;
-        blocked.until = Some(now);
-        Some(blocked.seq)
+        let blocked = self.blocked.get_mut(key).filter(|blocked| blocked.seq > 0)?;
+        Some(blocked.free_soon(now))
     }
 
     pub(super) fn is_parked_by(&self, seq: i64) -> bool {
@@ -107,8 +109,16 @@ impl Lanes {
     pub(super) fn unblock_resolved(&mut self, now: Instant, is_dead: impl Fn(i64) -> bool) {
         let parked = self.blocked.values_mut().filter(|blocked| blocked.until.is_none());
         for blocked in parked.filter(|blocked| !is_dead(blocked.seq)) {
-            blocked.until = Some(now);
+            blocked.free_soon(now);
         }
+    }
+}
+
+impl Blocked {
+    /// Returns which event has held it back.
+    fn free_soon(&mut self, now: Instant) -> i64 {
+        self.until = Some(now + micros(UNBLOCKED_AFTER));
+        std::mem::take(&mut self.seq)
     }
 }
 

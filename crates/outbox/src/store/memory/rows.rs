@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::super::row::{from_micros, instant, micros};
 use super::super::{Attempt, Filter, Page, Stats, Status, StatusCount, StoredEvent};
-use super::super::{Claim, Claimed, Instant, Lease, NewRow, Ownership, Purge, Purged, Settlement, Verdict, cut};
+use super::super::{
+    BadRow, Claim, Claimed, Instant, Lease, NewRow, Ownership, Purge, Purged, Settlement, Verdict, cut,
+};
 use super::lanes::Lanes;
 use crate::event::{Due, Event, EventError, Headers, Parts};
 
@@ -141,8 +143,10 @@ impl Row {
     pub(super) fn claimed(&self, now: Instant) -> Claimed {
         Claimed {
             lease: self.lease,
-            event: self.event(),
-            event_id: self.id().to_owned(),
+            event: self.event().map_err(|error| BadRow {
+                event_id: self.id().to_owned(),
+                error,
+            }),
             attempts: self.attempts,
             done_by: self.done_by.clone(),
             due_at: self.available_at,

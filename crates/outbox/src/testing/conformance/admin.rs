@@ -51,7 +51,7 @@ pub async fn find_keeps_to_the_filter<H: Harness>(h: &H) {
     let lease = |event: &Event| {
         claimed
             .iter()
-            .find(|row| row.event_id == event.id().as_str())
+            .find(|row| row.event_id() == event.id().as_str())
             .unwrap()
             .lease
     };
@@ -187,7 +187,7 @@ pub async fn failed_attempts_are_remembered<H: Harness>(h: &H) {
     assert!(store.attempts(&id).await.unwrap().is_empty());
     let mut leases = Vec::new();
     for row in claim(&*store, "node", LONG).await {
-        if row.event_id == id.as_str() {
+        if row.event_id() == id.as_str() {
             leases.push(row.lease);
         }
     }
@@ -250,7 +250,7 @@ pub async fn replay_makes_a_dead_event_new<H: Harness>(h: &H) {
         claim(&*store, "node", LONG).await.pop()
     })
     .await;
-    assert_eq!((again.event_id.as_str(), again.attempts), (id.as_str(), 0));
+    assert_eq!((again.event_id(), again.attempts), (id.as_str(), 0));
     assert_eq!(store.replay(&Filter::id(&id), 10).await.unwrap(), 0);
 }
 

@@ -4,7 +4,7 @@ use chrono::{SubsecRound, Utc};
 
 use super::{Harness, LONG, claim, claim_one, dead, event, events, fetch, settle_one, until, write, write_one};
 use crate::event::{Event, EventError};
-use crate::store::{Claim, Claimed, Status, Store};
+use crate::store::{BadRow, Claim, Claimed, Status, Store};
 
 async fn claim_some(store: &dyn Store, limit: usize, skip_recent: Duration, from: Option<i64>) -> Vec<Claimed> {
     let claim = Claim {
@@ -92,7 +92,7 @@ pub async fn claim_leaves_recent_rows_alone<H: Harness>(h: &H) {
         claim_some(&*store, 10, recent, None).await.pop()
     })
     .await;
-    let id = crate::event::EventId::new(claimed.event_id).unwrap();
+    let id = crate::event::EventId::new(claimed.event_id()).unwrap();
     let stored = fetch(&*store, &id).await;
     let claimed_at = stored.lease_until.unwrap() - LONG;
     assert!(claimed_at - stored.created_at >= chrono::Duration::from_std(recent).unwrap());
@@ -103,7 +103,7 @@ pub async fn claimed_row_is_not_claimed_again<H: Harness>(h: &H) {
     let (store, other) = (h.store(), h.store());
     let id = write_one(h).await;
     let claimed = claim_one(&*store, "node-1", LONG).await;
-    assert_eq!(claimed.event_id, id.as_str());
+    assert_eq!(claimed.event_id(), id.as_str());
     assert!(claim(&*store, "node-1", LONG).await.is_empty());
     assert!(claim(&*other, "node-2", LONG).await.is_empty());
 
@@ -142,9 +142,15 @@ pub async fn undecodable_row_can_be_settled<H: Harness>(h: &H) {
 
     let claimed = claim(&*store, "node", LONG).await;
     assert_eq!(claimed.len(), 2);
-    assert_eq!(claimed[0].event_id, spoilt.id().as_str());
+    assert_eq!(claimed[0].event_id(), spoilt.id().as_str());
     assert!(
-        matches!(claimed[0].event, Err(EventError::HeadersNotJson { .. })),
+        matches!(
+            claimed[0].event,
+            Err(BadRow {
+                error: EventError::HeadersNotJson { .. },
+                ..
+            })
+        ),
         "{:?}",
         claimed[0].event
     );

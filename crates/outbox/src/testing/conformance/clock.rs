@@ -20,7 +20,7 @@ pub async fn delayed_row_is_not_claimed_before_it_is_due<H: Harness>(h: &H) {
     })
     .await;
     assert_eq!(claimed.len(), 1);
-    assert_eq!(claimed[0].event_id, soon.id().as_str());
+    assert_eq!(claimed[0].event_id(), soon.id().as_str());
 
     let stored = fetch(&*store, soon.id()).await;
     assert!(close_to(stored.available_at, stored.created_at + SHORT));
@@ -52,7 +52,7 @@ pub async fn row_available_at_an_instant_is_not_claimed_before<H: Harness>(h: &H
     })
     .await;
     assert_eq!(claimed.len(), 1);
-    assert_eq!(claimed[0].event_id, soon.id().as_str());
+    assert_eq!(claimed[0].event_id(), soon.id().as_str());
     assert!(fetch(&*store, soon.id()).await.lease_until.unwrap() - LONG >= at);
 }
 
@@ -82,7 +82,7 @@ pub async fn application_clock_does_not_matter<H: Harness>(h: &H) {
         .iter()
         .filter(|row| row.event.as_ref().unwrap().event_type().as_str() == "AtOnce")
         .collect();
-    let ids: Vec<_> = at_once.iter().map(|row| row.event_id.as_str()).collect();
+    let ids: Vec<_> = at_once.iter().map(|row| row.event_id()).collect();
     assert_eq!(
         ids,
         written.iter().map(|(event, _)| event.id().as_str()).collect::<Vec<_>>()

@@ -92,7 +92,7 @@ pub async fn renewed_lease_does_not_end<H: Harness>(h: &H) {
     })
     .await;
     assert_eq!(taken.len(), 1);
-    assert_eq!(taken[0].event_id, probe.id().as_str());
+    assert_eq!(taken[0].event_id(), probe.id().as_str());
     assert_eq!(settle(&*store, &[(kept.lease, Verdict::Done)]).await.applied, 1);
 }
 

@@ -45,7 +45,7 @@ pub async fn every_field_comes_back<H: Harness>(h: &H) {
     let claimed = claim(&*store, "node", LONG).await;
     let read: Vec<_> = claimed.iter().map(|row| row.event.as_ref().unwrap()).collect();
     assert_eq!(read, [&full, &bare]);
-    assert_eq!(claimed[0].event_id, "an-id-of-my-own");
+    assert_eq!(claimed[0].event_id(), "an-id-of-my-own");
     assert_eq!(claimed[0].attempts, 0);
     assert!(claimed[0].done_by.is_empty());
 
