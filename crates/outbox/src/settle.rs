@@ -15,8 +15,8 @@ use crate::failpoint::fail_point;
 use crate::service::{Pulse, in_time};
 use crate::store::{Lease, Ownership, Settlement, Store, Verdict};
 
-/// So many outcomes do not wait for more: most of what a write costs is shared already, and others gather meanwhile.
-const ENOUGH: usize = 64;
+/// From so many outcomes on, to be woken for each more costs more than it gives.
+const MANY: usize = 64;
 
 /// What became of an event, on its way to its row.
 #[derive(Debug)]
@@ -55,9 +55,11 @@ impl Settler {
     /// Runs until `soft` is cancelled and every outcome is written; gives up on what is not when `hard` is.
     pub(crate) async fn run(mut self, soft: CancellationToken, hard: CancellationToken, pulse: Pulse) {
         let mut batch = Vec::with_capacity(self.config.batch);
+        let mut another = Vec::new();
         loop {
             pulse.beat();
             batch.clear();
+            another.clear();
             tokio::select! {
                 biased;
                 taken = self.outcomes.recv_many(&mut batch, self.config.batch) => {
@@ -73,14 +75,25 @@ impl Settler {
                 () = tokio::time::sleep(Pulse::INTERVAL) => continue,
             }
             self.linger(&mut batch).await;
-            self.flush(&mut batch, &hard, &pulse).await;
+            if self.outcomes.len() < self.config.batch {
+                self.flush(&batch, &hard, &pulse).await;
+            } else {
+                // A whole batch more has gathered: the database, or the way to it, has room for both.
+                self.take_more(&mut another);
+                tokio::join!(self.flush(&batch, &hard, &pulse), self.flush(&another, &hard, &pulse));
+            }
         }
     }
 
-    /// Waits a little for more, unless there are enough, or nothing else is under way.
+    /// Waits a little for more, unless the batch is full or nothing else is under way.
     async fn linger(&mut self, batch: &mut Vec<Outcome>) {
         let until = Instant::now() + self.config.linger;
-        while batch.len() < ENOUGH.min(self.config.batch) && self.dispatcher.under_way() > batch.len() {
+        while batch.len() < self.config.batch && self.dispatcher.under_way() > batch.len() {
+            if batch.len() >= MANY {
+                tokio::time::sleep_until(until).await;
+                self.take_more(batch);
+                return;
+            }
             let room = self.config.batch - batch.len();
             match tokio::time::timeout_at(until, self.outcomes.recv_many(batch, room)).await {
                 Ok(0) | Err(_) => return,
@@ -89,9 +102,18 @@ impl Settler {
         }
     }
 
+    /// Takes what is there already, as far as there is room.
+    fn take_more(&mut self, batch: &mut Vec<Outcome>) {
+        while batch.len() < self.config.batch
+            && let Ok(outcome) = self.outcomes.try_recv()
+        {
+            batch.push(outcome);
+        }
+    }
+
     /// Writes a batch, however often it takes: no listener is run again for want of a write. The leases are renewed
     /// meanwhile, like those of all that is in flight.
-    async fn flush(&mut self, batch: &mut Vec<Outcome>, hard: &CancellationToken, pulse: &Pulse) {
+    async fn flush(&self, batch: &[Outcome], hard: &CancellationToken, pulse: &Pulse) {
         let telemetry = Arc::clone(&self.dispatcher.telemetry);
         let mut wait = Duration::from_millis(50);
         let stale = loop {
@@ -114,11 +136,6 @@ impl Settler {
             }
             pulse.beat();
             wait = (wait * 2).min(Duration::from_secs(5));
-            while batch.len() < self.config.batch
-                && let Ok(outcome) = self.outcomes.try_recv()
-            {
-                batch.push(outcome);
-            }
         };
         // Only now: as long as the row looks pending, nobody here may take it again.
         let again = self

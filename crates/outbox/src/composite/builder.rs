@@ -87,7 +87,7 @@ impl<D: Backend, O> std::fmt::Debug for Builder<D, O> {
 
 impl<D: Backend> Builder<D, Unordered> {
     /// Owns what is read from the table by lanes: a node has some of them to itself and claims no rows, which costs the
-    /// database one write for each event instead of two. The other nodes take over when it dies.
+    /// database one write for each event instead of two. The other nodes take over when its lease ends. This is the default.
     ///
     /// All nodes of a table must do the same.
     pub fn lanes(mut self) -> Self {
@@ -176,7 +176,7 @@ impl<D: Backend, O> Builder<D, O> {
             listener_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(5),
             done: Verdict::Done,
-            ownership: Ownership::Rows,
+            ownership: Ownership::Lanes,
             parks: false,
             poll: poll::Config::default(),
             settle: settle::Config::default(),

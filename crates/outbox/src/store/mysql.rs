@@ -103,6 +103,7 @@ impl Driver for MySql {
     fn statements(table: &TableName) -> Sql {
         let pending = quote::<Self>(&format!("{table}_pending"));
         let attempt = quote::<Self>(&table.attempt());
+        let node = quote::<Self>(&table.node());
         let table = quote::<Self>(table.as_str());
         let columns = columns::<Self>("t.");
         let insert_head = format!(
@@ -115,6 +116,8 @@ impl Driver for MySql {
         let leases = batch("");
         // A lease of which the row still has the token. The batch is read first, its rows found by the primary key.
         let held = format!("straight_join {table} as t on t.seq = s.seq and t.token = s.token and t.status in (0, 2)");
+        // Nobody, or still a member, and kept one until all is written: see `store/lane.rs`.
+        let member = format!("(? is null or exists (select 1 from {node} where name = ? lock in share mode))");
         let due_and_free = "where t.pending_at >= '1970-01-01' + interval ? microsecond
                    and t.pending_at <= utc_timestamp(6)
                    and t.created_at <= utc_timestamp(6) - interval ? microsecond
@@ -150,9 +153,9 @@ impl Driver for MySql {
                 "select t.seq, t.token, t.attempts from {leases} {held} for update"
             )),
             done: statement(format!(
-                "update {leases} {held} set t.status = 1, t.done_at = utc_timestamp(6), {free}"
+                "update {leases} {held} set t.status = 1, t.done_at = utc_timestamp(6), {free} where {member}"
             )),
-            delete: statement(format!("delete t from {leases} {held}")),
+            delete: statement(format!("delete t from {leases} {held} where {member}")),
             retry: statement(format!(
                 "update {} {held}
                  set t.status = 2, t.attempts = t.attempts + 1, t.token = t.token + 1, t.last_error = s.error,
@@ -368,8 +371,10 @@ impl Driver for MySql {
     }
 
     fn is_one_statement(batch: &Batch, member: Option<&str>) -> bool {
-        // An update of a join does not lock what it only reads.
-        member.is_none() && batch.is_one_statement(false)
+        match member {
+            None => batch.is_one_statement(false),
+            Some(_) => batch.is_done_only(),
+        }
     }
 
     async fn write(
@@ -377,12 +382,15 @@ impl Driver for MySql {
         sql: &Sql,
         owner: &str,
         batch: &Batch,
-        _member: Option<&str>,
+        member: Option<&str>,
     ) -> Result<u64, sqlx::Error> {
         let mut applied = 0;
         for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
             if !leases.is_empty() {
-                let query = sqlx::query(statement.clone()).bind(leases_json(leases));
+                let query = sqlx::query(statement.clone())
+                    .bind(leases_json(leases))
+                    .bind(member)
+                    .bind(member);
                 applied += query.execute(&mut *connection).await?.rows_affected();
             }
         }
@@ -437,8 +445,8 @@ impl Driver for MySql {
         let query = match statement {
             Explain::Claim => sqlx::query(explain(&sql.claim)).bind(0_i64).bind(0_i64).bind(100_i64),
             Explain::ReadLeased => sqlx::query(explain(&sql.read_leased)).bind(batch).bind(0_i64),
-            Explain::Done => sqlx::query(explain(&sql.done)).bind(batch),
-            Explain::Delete => sqlx::query(explain(&sql.delete)).bind(batch),
+            Explain::Done => sqlx::query(explain(&sql.done)).bind(batch).bind("a").bind("a"),
+            Explain::Delete => sqlx::query(explain(&sql.delete)).bind(batch).bind("a").bind("a"),
             Explain::Retry => sqlx::query(explain(&sql.retry)).bind(batch),
             Explain::Dead => sqlx::query(explain(&sql.dead)).bind(batch),
             Explain::Defer => sqlx::query(explain(&sql.defer)).bind(batch),

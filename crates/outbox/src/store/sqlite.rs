@@ -212,11 +212,15 @@ impl Driver for Sqlite {
         (super::stranded::keep_none(options.max_connections(1)), connect)
     }
 
-    /// A connection of its own: readers and the writer do not wait for each other.
+    /// A connection of its own: readers and the writer do not wait for each other. But in a database in memory, which the
+    /// driver names so, they would lock each other's tables.
     fn reading(own: &SqlitePool) -> SqlitePool {
-        own.options()
-            .clone()
-            .connect_lazy_with((*own.connect_options()).clone())
+        let connect = own.connect_options();
+        let file = connect.get_filename().to_string_lossy().into_owned();
+        if file.starts_with("file:sqlx-in-memory") || file.contains("mode=memory") {
+            return own.clone();
+        }
+        own.options().clone().connect_lazy_with((*connect).clone())
     }
 
     // The types are those of our own statements: not compared again for every value.

@@ -44,6 +44,7 @@ mod tests {
             }
         };
         let outbox = Outbox::single_node(&on.pool)
+            .row_claims()
             .lease(LEASE)
             .poll_interval(Duration::from_millis(1))
             .poll_batch(5)
@@ -88,6 +89,7 @@ mod tests {
             }
         };
         let outbox = Outbox::multi_node(&on.pool)
+            .row_claims()
             .lease(Duration::from_secs(1))
             .in_flight_ttl(Duration::from_millis(500))
             .poll_interval(POLL)
@@ -140,6 +142,7 @@ mod tests {
             }
         };
         let outbox = Outbox::multi_node(&on.pool)
+            .row_claims()
             .lease(Duration::from_secs(1))
             .poll_interval(POLL)
             .workers(2)
@@ -180,6 +183,7 @@ mod tests {
         let pool = Pool::new(&on.pool, Fault::Outage);
         let heard = Heard::default();
         let outbox = Outbox::multi_node(&pool)
+            .row_claims()
             .lease(Duration::from_secs(1))
             .poll_interval(POLL)
             .listen("Placed", heard.listener())
@@ -199,6 +203,7 @@ mod tests {
         let pool = Pool::new(&on.pool, Fault::LateAnswers);
         let heard = Heard::answering([Answer::Defer(Duration::from_millis(20))]);
         let outbox = Outbox::multi_node(&pool)
+            .row_claims()
             .lease(Duration::from_secs(60))
             .poll_interval(POLL)
             .listen("Placed", heard.listener())
@@ -219,6 +224,7 @@ mod tests {
         let pool = Pool::new(&on.pool, Fault::LostAnswerOnce);
         let heard = Heard::answering([Answer::Fail]);
         let outbox = Outbox::multi_node(&pool)
+            .row_claims()
             .lease(Duration::from_secs(3))
             .poll_interval(POLL)
             .retry(Fixed::new(Duration::from_millis(20), 10))
