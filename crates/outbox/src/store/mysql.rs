@@ -445,8 +445,14 @@ impl Driver for MySql {
         let query = match statement {
             Explain::Claim => sqlx::query(explain(&sql.claim)).bind(0_i64).bind(0_i64).bind(100_i64),
             Explain::ReadLeased => sqlx::query(explain(&sql.read_leased)).bind(batch).bind(0_i64),
-            Explain::Done => sqlx::query(explain(&sql.done)).bind(batch).bind("a").bind("a"),
-            Explain::Delete => sqlx::query(explain(&sql.delete)).bind(batch).bind("a").bind("a"),
+            Explain::Done => sqlx::query(explain(&sql.done))
+                .bind(batch)
+                .bind(None::<&str>)
+                .bind(None::<&str>),
+            Explain::Delete => sqlx::query(explain(&sql.delete))
+                .bind(batch)
+                .bind(None::<&str>)
+                .bind(None::<&str>),
             Explain::Retry => sqlx::query(explain(&sql.retry)).bind(batch),
             Explain::Dead => sqlx::query(explain(&sql.dead)).bind(batch),
             Explain::Defer => sqlx::query(explain(&sql.defer)).bind(batch),
