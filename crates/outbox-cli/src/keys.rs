@@ -20,7 +20,7 @@ const ERROR_CHARS: usize = 60;
 pub(crate) enum Command {
     /// List blocked keys, in the order of the events that hold them back.
     List(List),
-    /// Let a key go on now.
+    /// Let a key go on: its node takes it up with the first poll after two seconds.
     ///
     /// One that is retrying goes on with the event that failed. One that is parked goes on with the event after the
     /// dead one, which stays dead; to deliver that first, replay it instead.

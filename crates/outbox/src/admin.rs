@@ -83,7 +83,7 @@ impl Admin {
     }
 
     /// Lets a key go on: with the event that failed; or, if that is dead, with the one after it. Its owner takes it up with
-    /// the first poll after two seconds. False if the key was not blocked.
+    /// the first poll after two seconds, at most a `poll_interval` later. False if the key was not blocked.
     pub async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error> {
         let unblocked = in_time("unblocking a key", self.store.unblock_key(aggregate_type, aggregate_id)).await?;
         if unblocked {

@@ -269,8 +269,8 @@ impl<D: Backend, O> Builder<D, O> {
         self
     }
 
-    /// How long a node that has died keeps its events from the others. Renewed while it lives. From 100 ms to a day.
-    /// Default: 30 s.
+    /// How long a node that has died keeps its events, and its lanes, from the others. Renewed while it lives. From 100 ms to
+    /// a day. Default: 30 s; 10 s where events are delivered in order.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.clamp(Duration::from_millis(100), DAY);
         self
