@@ -54,7 +54,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
         .any(Name::is_constant);
     let evaluated = (given_by_path && input.generics.params.is_empty()).then(|| {
         quote! {
-            #[allow(deprecated)]
+            #[allow(deprecated, reason = "the warning is for those who use it")]
             const _: (&'static str, &'static str) = (
                 <#name as #outbox::DomainEvent>::EVENT_TYPE,
                 <#name as #outbox::DomainEvent>::AGGREGATE_TYPE,
@@ -64,7 +64,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
 
     Ok(quote! {
         #[automatically_derived]
-        #[allow(deprecated)]
+        #[allow(deprecated, reason = "the warning is for those who use it")]
         impl #impl_generics #outbox::DomainEvent for #name #type_generics #where_clause {
             const EVENT_TYPE: &'static str = #event_type;
             #aggregate_type

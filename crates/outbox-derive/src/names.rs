@@ -69,7 +69,7 @@ pub(crate) fn expand(input: &DeriveInput, kind: &Kind) -> Result<TokenStream> {
 
     Ok(quote! {
         #[automatically_derived]
-        #[allow(deprecated)]
+        #[allow(deprecated, reason = "the warning is for those who use it")]
         impl #impl_generics #enum_name #type_generics #where_clause {
             #[doc = #doc]
             #[must_use]
@@ -81,7 +81,7 @@ pub(crate) fn expand(input: &DeriveInput, kind: &Kind) -> Result<TokenStream> {
         }
 
         #[automatically_derived]
-        #[allow(deprecated)]
+        #[allow(deprecated, reason = "the warning is for those who use it")]
         impl #impl_generics ::core::convert::From<#enum_name #type_generics> for #outbox::#target #where_clause {
             fn from(value: #enum_name #type_generics) -> Self {
                 #outbox::#target::from_static(value.#function())
@@ -89,7 +89,7 @@ pub(crate) fn expand(input: &DeriveInput, kind: &Kind) -> Result<TokenStream> {
         }
 
         #[automatically_derived]
-        #[allow(deprecated)]
+        #[allow(deprecated, reason = "the warning is for those who use it")]
         impl #impl_generics ::core::convert::From<&#enum_name #type_generics> for #outbox::#target #where_clause {
             fn from(value: &#enum_name #type_generics) -> Self {
                 #outbox::#target::from_static(value.#function())

@@ -54,21 +54,16 @@ fn every_fault_is_survived() {
     assert!(!has("database-kill", "sqlite"));
 }
 
+/// Runs a fault with an engine that is broken on purpose, or with one that is a control.
+fn with_engine(broken: &str, fault: &str) -> (Vec<Value>, Output) {
+    let workload = ["--database", "sqlite", "--seconds", "2", "--seeds", "3"];
+    harness(&[&["--broken", broken, "--fault", fault], &workload[..]].concat())
+}
+
 /// Whatever has been committed when the seeds end, one of them must have caught it.
 #[track_caller]
 fn is_caught(broken: &str, fault: &str, by: &str) {
-    let (lines, output) = harness(&[
-        "--broken",
-        broken,
-        "--fault",
-        fault,
-        "--database",
-        "sqlite",
-        "--seconds",
-        "2",
-        "--seeds",
-        "3",
-    ]);
+    let (lines, output) = with_engine(broken, fault);
     let progress = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{broken} was not noticed:\n{progress}");
     let complaints: Vec<String> = lines
@@ -109,18 +104,7 @@ fn the_workloads_of_the_broken_engines_are_survived_by_one_that_is_not() {
         ("nothing", "kill-in-listener"),
         ("nothing-slow", "clock-skew"),
     ] {
-        let (lines, output) = harness(&[
-            "--broken",
-            control,
-            "--fault",
-            fault,
-            "--database",
-            "sqlite",
-            "--seconds",
-            "2",
-            "--seeds",
-            "3",
-        ]);
+        let (lines, output) = with_engine(control, fault);
         let progress = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{control}, {fault}:\n{progress}");
         assert!(number(&lines[0], "committed") > 0, "{progress}");

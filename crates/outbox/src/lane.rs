@@ -16,6 +16,8 @@ use crate::store::{LaneSet, LaneShare, Ownership, Page, Store};
 const LONGEST: Duration = Duration::from_secs(2);
 /// At least this long, while a node that has died cannot be struck off yet.
 const SOONEST: Duration = Duration::from_millis(100);
+/// While it has less than its share: what others hand over waits for it.
+const SHORT: Duration = Duration::from_millis(250);
 /// How often a lane that is being handed over is looked at.
 const HANDING_OVER: Duration = Duration::from_millis(20);
 /// How often blocked keys are counted, for the gauges.
@@ -103,15 +105,12 @@ impl LaneKeeper {
             }
             Err(error) => return Err(error),
         };
-        let rest = self.keep(&shared, started + lease).await?;
+        let handing_over = self.keep(&shared, started + lease).await?;
         // Only a gauge: it must not keep the node from renewing in time.
         if let Ok(Err(error)) = tokio::time::timeout(self.often(), self.count_blocked_keys()).await {
             tracing::warn!(%error, "blocked keys could not be counted");
         }
-        let others_end = shared
-            .next_end
-            .map_or(rest, |end| (end + Duration::from_millis(5)).max(SOONEST));
-        Ok(rest.min(others_end))
+        Ok(next_look(&shared, handing_over, self.often()))
     }
 
     async fn share(&self, joining: bool, take: bool) -> Result<Option<LaneShare>, Error> {
@@ -119,8 +118,9 @@ impl LaneKeeper {
         in_time("sharing lanes", self.store.share_lanes(&member, joining, lease, take)).await
     }
 
-    /// Opens what is ours to keep; what others should have is closed, and given up once nothing of it is under way.
-    async fn keep(&mut self, shared: &LaneShare, until: Instant) -> Result<Duration, Error> {
+    /// Opens what is ours to keep; what others should have is closed, and given up once nothing of it is under way. Returns
+    /// whether something still is.
+    async fn keep(&mut self, shared: &LaneShare, until: Instant) -> Result<bool, Error> {
         let dispatcher = Arc::clone(&self.dispatcher);
         let before = dispatcher.in_flight.lanes().open;
         let keep = shared.held.first(shared.fair);
@@ -152,10 +152,7 @@ impl LaneKeeper {
             }
             in_time("notifying", self.store.notify()).await?;
         }
-        Ok(match excess == quiet {
-            true => self.often(),
-            false => HANDING_OVER,
-        })
+        Ok(excess != quiet)
     }
 
     fn member(&self) -> String {
@@ -185,6 +182,17 @@ impl LaneKeeper {
     }
 }
 
+/// How long until the next look.
+fn next_look(shared: &LaneShare, handing_over: bool, often: Duration) -> Duration {
+    let others_end = shared.next_end.map(|end| (end + Duration::from_millis(5)).max(SOONEST));
+    let short = (shared.held.len() < shared.fair).then_some(SHORT);
+    let handing_over = handing_over.then_some(HANDING_OVER);
+    [others_end, short, handing_over]
+        .into_iter()
+        .flatten()
+        .fold(often, Duration::min)
+}
+
 impl Dispatcher {
     fn hold_lanes(&self, member: &str, open: LaneSet, until: Instant, members: usize) {
         self.set_member(member);
@@ -198,5 +206,47 @@ impl Dispatcher {
         let lost = self.in_flight.lose_lanes();
         self.lines.close(LaneSet::ALL);
         lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared(held: usize, fair: usize, next_end: Option<Duration>) -> LaneShare {
+        LaneShare {
+            held: LaneSet::ALL.first(held),
+            fair,
+            members: 2,
+            next_end,
+        }
+    }
+
+    const OFTEN: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn a_node_that_has_its_share_looks_now_and_then() {
+        assert_eq!(next_look(&shared(32, 32, None), false, OFTEN), OFTEN);
+        assert_eq!(
+            next_look(&shared(0, 0, None), false, OFTEN),
+            OFTEN,
+            "one that stands by"
+        );
+    }
+
+    #[test]
+    fn what_is_handed_over_does_not_wait_long() {
+        assert_eq!(next_look(&shared(0, 32, None), false, OFTEN), SHORT);
+        assert_eq!(next_look(&shared(64, 32, None), true, OFTEN), HANDING_OVER);
+    }
+
+    #[test]
+    fn a_node_that_dies_is_noticed_when_its_lease_ends_and_not_asked_after_all_the_time() {
+        let soon = Duration::from_millis(700);
+        assert_eq!(
+            next_look(&shared(32, 32, Some(soon)), false, OFTEN),
+            soon + Duration::from_millis(5)
+        );
+        assert_eq!(next_look(&shared(32, 32, Some(Duration::ZERO)), false, OFTEN), SOONEST);
     }
 }

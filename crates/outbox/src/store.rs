@@ -21,6 +21,7 @@
 
 mod admin;
 mod batch;
+mod driver;
 mod lane;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod memory;
@@ -34,6 +35,7 @@ mod share;
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod statement;
 #[cfg(feature = "sqlite")]
 mod stranded;
 mod view;
@@ -47,13 +49,16 @@ use crate::event::{Event, EventError, EventId};
 
 #[doc(hidden)]
 pub use batch::Batch;
+pub(crate) use driver::quote;
+#[doc(hidden)]
+pub use driver::{Dialect, Driver, Serialized};
 pub(crate) use lane::UNBLOCKED_AFTER;
 pub use lane::{BlockedKey, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Ownership, Wanted};
 #[doc(hidden)]
 pub use row::{Born, NewRow};
+pub(crate) use sql::{SqlStore, own_pool};
 #[doc(hidden)]
-pub use sql::{Dialect, Driver, Serialized, Statement};
-pub(crate) use sql::{SqlStore, own_pool, quote};
+pub use statement::Statement;
 pub use view::{Attempt, Filter, Page, Stats, Status, StatusCount, StoredEvent};
 
 /// Stored error texts are cut here.

@@ -125,12 +125,7 @@ async fn through_the_hot_path<D: BareDatabase>(stand: &mut Stand<'_, D>, events:
         })
         .build()
         .await?;
-    let writer = Arc::new(FrameworkWrite {
-        outbox: outbox.clone(),
-        pool,
-        sql: stand.statements(tables),
-        payload: Arc::clone(&stand.settings.payload),
-    });
+    let writer = stand.writer(&outbox, pool, tables);
     let work = async {
         commit_at_a_pace(&writer, events).await?;
         wait_for_all(&heard, events).await
@@ -172,16 +167,11 @@ async fn by_notification<D: BareDatabase>(stand: &mut Stand<'_, D>, events: u64)
         })
         .build()
         .await?;
-    let writer = Arc::new(FrameworkWrite {
-        outbox: outbox.clone(),
-        pool,
-        sql: stand.statements(tables),
-        payload: Arc::clone(&stand.settings.payload),
-    });
+    let writer = stand.writer(&outbox, pool, tables);
     let task = Task {
         place: stand.place,
         tables,
-        variant: Variant::ROW_CLAIMS,
+        variant: Variant::LANES,
         workers: stand.settings.workers,
         batch: stand.settings.batch,
         hear: true,

@@ -4,11 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outbox::Outbox;
 use sqlx::Pool;
 
 use super::Settings;
 use super::bare::{self, BareDatabase, Fill, Statements};
 use super::place::{Place, Tables, script};
+use super::produce::FrameworkWrite;
 use super::report::Finding;
 use crate::failure::Failure;
 use crate::output::{self, digits};
@@ -87,6 +89,16 @@ impl<'a, D: BareDatabase> Stand<'a, D> {
 
     pub(crate) fn statements(&self, tables: &Tables) -> Arc<Statements> {
         Arc::new(D::bare_statements(tables, self.settings.batch))
+    }
+
+    /// A producer's transaction with the framework.
+    pub(crate) fn writer(&self, outbox: &Outbox<D>, pool: Pool<D>, tables: &Tables) -> Arc<FrameworkWrite<D>> {
+        Arc::new(FrameworkWrite {
+            outbox: outbox.clone(),
+            pool,
+            sql: self.statements(tables),
+            payload: Arc::clone(&self.settings.payload),
+        })
     }
 
     /// Empties the tables, and lets the database come to rest.

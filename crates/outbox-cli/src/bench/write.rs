@@ -11,7 +11,7 @@ use super::bare::write::{BareWrite, mark_all, pending_seqs};
 use super::bare::{self, AGGREGATE_TYPE, BareDatabase, EVENT_TYPE};
 use super::node::SETTLE_LINGER;
 use super::place::Tables;
-use super::produce::{FrameworkWrite, connections, produce, warm};
+use super::produce::{connections, produce, warm};
 use super::report::Rates;
 use super::stand::{PATIENCE, Stand, rate};
 use crate::failure::Failure;
@@ -109,12 +109,7 @@ async fn with_the_framework<D: BareDatabase>(
     let tables = &stand.place.tables;
     let pool = producers_pool(stand, tables, producers).await?;
     let outbox = Outbox::writer_only(&pool).table(tables.events.as_str()).build().await?;
-    let writer = Arc::new(FrameworkWrite {
-        outbox: outbox.clone(),
-        pool,
-        sql: stand.statements(tables),
-        payload: Arc::clone(&stand.settings.payload),
-    });
+    let writer = stand.writer(&outbox, pool, tables);
     let done = Arc::new(AtomicU64::new(0));
     let label = format!("write, {}", name(producers));
     let started = Instant::now();
@@ -156,12 +151,7 @@ async fn through_the_hot_path<D: BareDatabase>(
         })
         .build()
         .await?;
-    let writer = Arc::new(FrameworkWrite {
-        outbox: outbox.clone(),
-        pool,
-        sql: stand.statements(tables),
-        payload: Arc::clone(&stand.settings.payload),
-    });
+    let writer = stand.writer(&outbox, pool, tables);
     let written = Arc::default();
     let label = format!("hot, {}", name(producers));
     let started = Instant::now();

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use outbox_testbed::{Server, TestDatabase};
+use outbox_testbed::{Server, TestDatabase, eventually};
 use serde_json::Value;
 
 use super::*;
@@ -109,11 +109,10 @@ async fn interrupted_benchmark_leaves_nothing_behind() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let patience = Instant::now() + Duration::from_secs(30);
-    while left_behind(&database).await == 0 {
-        assert!(Instant::now() < patience, "no tables");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("its tables to be there", Duration::from_secs(30), async || {
+        (left_behind(&database).await > 0).then_some(())
+    })
+    .await;
     let interrupt = Command::new("kill")
         .args(["-INT", &bench.id().to_string()])
         .status()

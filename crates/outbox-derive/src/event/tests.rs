@@ -20,7 +20,7 @@ fn without_attributes_the_event_is_called_like_the_type_and_the_trait_decides_th
         "struct OrderPlaced { id: u64 }",
         quote! {
             #[automatically_derived]
-            #[allow(deprecated)]
+            #[allow(deprecated, reason = "the warning is for those who use it")]
             impl ::outbox::DomainEvent for OrderPlaced {
                 const EVENT_TYPE: &'static str = "OrderPlaced";
             }
@@ -37,7 +37,7 @@ fn attributes_become_the_constants_and_the_marked_field_the_aggregate_id() {
         "#,
         quote! {
             #[automatically_derived]
-            #[allow(deprecated)]
+            #[allow(deprecated, reason = "the warning is for those who use it")]
             impl ::outbox::DomainEvent for OrderPlaced {
                 const EVENT_TYPE: &'static str = "order.placed";
                 const AGGREGATE_TYPE: &'static str = "Order";
@@ -80,7 +80,7 @@ fn generics_and_where_clause_are_kept() {
         "#[event(crate = crate::outbox)] struct Changed<T: Clone, const N: usize> where T: Send { a: [T; N] }",
         quote! {
             #[automatically_derived]
-            #[allow(deprecated)]
+            #[allow(deprecated, reason = "the warning is for those who use it")]
             impl<T: Clone, const N: usize> crate::outbox::DomainEvent for Changed<T, N> where T: Send {
                 const EVENT_TYPE: &'static str = "Changed";
             }
@@ -100,12 +100,12 @@ fn constant_is_checked_by_the_compiler_where_the_event_is_defined() {
         "#[event(aggregate = names::ORDER)] struct A;",
         quote! {
             #[automatically_derived]
-            #[allow(deprecated)]
+            #[allow(deprecated, reason = "the warning is for those who use it")]
             impl ::outbox::DomainEvent for A {
                 const EVENT_TYPE: &'static str = "A";
                 const AGGREGATE_TYPE: &'static str = #name;
             }
-            #[allow(deprecated)]
+            #[allow(deprecated, reason = "the warning is for those who use it")]
             const _: (&'static str, &'static str) = (
                 <A as ::outbox::DomainEvent>::EVENT_TYPE,
                 <A as ::outbox::DomainEvent>::AGGREGATE_TYPE,
@@ -117,7 +117,7 @@ fn constant_is_checked_by_the_compiler_where_the_event_is_defined() {
         "#[event(aggregate = names::ORDER)] struct A<T> { t: T }",
         quote! {
             #[automatically_derived]
-            #[allow(deprecated)]
+            #[allow(deprecated, reason = "the warning is for those who use it")]
             impl<T> ::outbox::DomainEvent for A<T> {
                 const EVENT_TYPE: &'static str = "A";
                 const AGGREGATE_TYPE: &'static str = #name;

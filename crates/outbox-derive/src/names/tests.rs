@@ -21,7 +21,7 @@ fn enum_gets_the_name_function_and_both_conversions() {
     "#;
     let expected = quote! {
         #[automatically_derived]
-        #[allow(deprecated)]
+        #[allow(deprecated, reason = "the warning is for those who use it")]
         impl UserEvent {
             #[doc = "The name of the event type that this variant stands for."]
             #[must_use]
@@ -34,7 +34,7 @@ fn enum_gets_the_name_function_and_both_conversions() {
         }
 
         #[automatically_derived]
-        #[allow(deprecated)]
+        #[allow(deprecated, reason = "the warning is for those who use it")]
         impl ::core::convert::From<UserEvent> for ::outbox::EventType {
             fn from(value: UserEvent) -> Self {
                 ::outbox::EventType::from_static(value.event_type_name())
@@ -42,7 +42,7 @@ fn enum_gets_the_name_function_and_both_conversions() {
         }
 
         #[automatically_derived]
-        #[allow(deprecated)]
+        #[allow(deprecated, reason = "the warning is for those who use it")]
         impl ::core::convert::From<&UserEvent> for ::outbox::EventType {
             fn from(value: &UserEvent) -> Self {
                 ::outbox::EventType::from_static(value.event_type_name())

@@ -166,6 +166,7 @@ async fn deliver_in_order<D: Backend>(pool: impl PoolOf<D>, log: Arc<std::fs::Fi
                 if rand::random_ratio(1, 20) {
                     return Err(Failure::retry("now and then"));
                 }
+                // Some take longer.
                 if rand::random_ratio(1, 4) {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
@@ -209,6 +210,7 @@ async fn idle<D: Backend>(builder: outbox::Builder<D>, intervals: u64) -> Result
     // It rests longer and longer, up to the interval.
     tokio::time::sleep(interval * 5).await;
     let before = statements.load(Ordering::Relaxed);
+    // What is measured: so long, nothing is to be done.
     tokio::time::sleep(interval * u32::try_from(intervals)?).await;
     say("statements", statements.load(Ordering::Relaxed) - before);
     say("in-all", statements.load(Ordering::Relaxed));

@@ -214,6 +214,7 @@ mod tests {
         idle.wait_for("ready").await;
         let at_rest = eventually("the idle process to settle", DEADLINE, async || {
             let before = idle.resident_kib();
+            // Between two samples.
             tokio::time::sleep(Duration::from_millis(300)).await;
             let after = idle.resident_kib();
             (before == after && before > 0).then_some(after)

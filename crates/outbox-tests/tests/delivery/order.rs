@@ -40,6 +40,11 @@ mod tests {
             .retry(Fixed::new(Duration::from_millis(5), 3))
     }
 
+    async fn hears<D: Database>(builder: Builder<D, Ordered>, heard: &Heard) -> Outbox<D> {
+        let builder = builder.listen_to("Account", "Moved", heard.listener());
+        builder.build().await.unwrap()
+    }
+
     /// Publishes 0, 1, 2... for each key, in turns.
     async fn publish_numbers<D: Backend>(outbox: &Outbox<D>, pool: &D::Pool, keys: &[&str], count: usize) {
         let events = (0..count).flat_map(|number| keys.iter().map(move |key| moved(key, number)));
@@ -61,12 +66,7 @@ mod tests {
     pub(super) async fn events_of_a_key_come_in_order<D: Database>() {
         let on = On::<D>::open("in_order").await;
         let heard = Heard::answering((0..60).map(|n| if n % 7 == 3 { Answer::Fail } else { Answer::Done }));
-        let outbox = ordered(&on)
-            .workers(8)
-            .listen_to("Account", "Moved", heard.listener())
-            .build()
-            .await
-            .unwrap();
+        let outbox = hears(ordered(&on).workers(8), &heard).await;
         let keys = ["a", "b", "c", "d", "e"];
         publish_numbers(&outbox, &on.pool, &keys, 40).await;
         drained(&**outbox.store()).await;
@@ -114,11 +114,7 @@ mod tests {
     pub(super) async fn dead_event_lets_its_key_go_on<D: Database>() {
         let on = On::<D>::open("goes_on").await;
         let heard = Heard::answering([Answer::Permanent]);
-        let outbox = ordered(&on)
-            .listen_to("Account", "Moved", heard.listener())
-            .build()
-            .await
-            .unwrap();
+        let outbox = hears(ordered(&on), &heard).await;
         publish_numbers(&outbox, &on.pool, &["a"], 3).await;
         drained(&**outbox.store()).await;
         outbox.shutdown().await.unwrap();
@@ -128,12 +124,7 @@ mod tests {
     pub(super) async fn parked_key_waits_until_it_is_unblocked<D: Database>() {
         let on = On::<D>::open("parked").await;
         let heard = Heard::answering([Answer::Permanent]);
-        let builder = ordered(&on).park_on_death();
-        let outbox = builder
-            .listen_to("Account", "Moved", heard.listener())
-            .build()
-            .await
-            .unwrap();
+        let outbox = hears(ordered(&on).park_on_death(), &heard).await;
         let dead = publish(&outbox, &on.pool, &moved("a", 0)).await;
         settled(&**outbox.store(), &dead, Status::Dead).await;
         publish_numbers(&outbox, &on.pool, &["a", "b"], 3).await;
@@ -150,12 +141,7 @@ mod tests {
     pub(super) async fn parked_key_goes_on_with_the_event_that_is_replayed<D: Database>() {
         let on = On::<D>::open("replayed").await;
         let heard = Heard::answering([Answer::Permanent]);
-        let builder = ordered(&on).park_on_death();
-        let outbox = builder
-            .listen_to("Account", "Moved", heard.listener())
-            .build()
-            .await
-            .unwrap();
+        let outbox = hears(ordered(&on).park_on_death(), &heard).await;
         publish_numbers(&outbox, &on.pool, &["a"], 4).await;
         eventually("the event to be dead", DEADLINE, async || {
             let mut filter = Filter::default();
@@ -183,11 +169,7 @@ mod tests {
     pub(super) async fn delayed_event_does_not_hold_back_its_key<D: Database>() {
         let on = On::<D>::open("delayed_order").await;
         let heard = Heard::default();
-        let outbox = ordered(&on)
-            .listen_to("Account", "Moved", heard.listener())
-            .build()
-            .await
-            .unwrap();
+        let outbox = hears(ordered(&on), &heard).await;
         let delayed = Event::builder("Moved").aggregate_type("Account").aggregate_id("a");
         let delayed = delayed.deliver_after(Duration::from_secs(1)).json("0").build().unwrap();
         publish(&outbox, &on.pool, &delayed).await;
@@ -200,11 +182,7 @@ mod tests {
     pub(super) async fn deferred_event_holds_back_its_key<D: Database>() {
         let on = On::<D>::open("deferred_order").await;
         let heard = Heard::answering([Answer::Defer(Duration::from_millis(300))]);
-        let outbox = ordered(&on)
-            .listen_to("Account", "Moved", heard.listener())
-            .build()
-            .await
-            .unwrap();
+        let outbox = hears(ordered(&on), &heard).await;
         publish_numbers(&outbox, &on.pool, &["a"], 3).await;
         drained(&**outbox.store()).await;
         outbox.shutdown().await.unwrap();
@@ -218,13 +196,7 @@ mod tests {
         publish_numbers(&writer, &on.pool, &["busy"], 300).await;
         publish_numbers(&writer, &on.pool, &["other"], 1).await;
         let heard = Heard::default();
-        let outbox = ordered(&on)
-            .cold_capacity(32)
-            .workers(4)
-            .listen_to("Account", "Moved", heard.listener())
-            .build()
-            .await
-            .unwrap();
+        let outbox = hears(ordered(&on).cold_capacity(32).workers(4), &heard).await;
         drained(&**outbox.store()).await;
         outbox.shutdown().await.unwrap();
         writer.shutdown().await.unwrap();
@@ -253,11 +225,7 @@ mod tests {
         let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
         publish_numbers(&writer, &on.pool, &["a"], 3).await;
         let heard = Heard::default();
-        let outbox = ordered(&on)
-            .listen_to("Account", "Moved", heard.listener())
-            .build()
-            .await
-            .unwrap();
+        let outbox = hears(ordered(&on), &heard).await;
         drained(&**outbox.store()).await;
         outbox.shutdown().await.unwrap();
         writer.shutdown().await.unwrap();
@@ -274,11 +242,7 @@ mod tests {
         first.shutdown().await.unwrap();
         let heard = Heard::default();
         let started = Instant::now();
-        let second = ordered(&on)
-            .listen_to("Account", "Moved", heard.listener())
-            .build()
-            .await
-            .unwrap();
+        let second = hears(ordered(&on), &heard).await;
         publish_numbers(&second, &on.pool, &["a"], 1).await;
         heard.wait(1).await;
         assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());

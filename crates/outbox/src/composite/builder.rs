@@ -326,8 +326,8 @@ impl<D: Backend, O> Builder<D, O> {
             ),
             None => node::name(),
         };
-        // Room for what the workers produce while a batch is being written.
-        let (outcomes, settled) = mpsc::channel(self.settle.batch * 2);
+        // Room for one batch, while up to two are being written: so much comes again, at the most, after a crash.
+        let (outcomes, settled) = mpsc::channel(self.settle.batch);
         let dispatcher = Arc::new(Dispatcher {
             // The first of every line must find room beside events that have no order.
             queues: Queues::new(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Step;
+use super::{SLACK, Step, next_sweep};
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::service::in_time;
@@ -29,11 +29,6 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Transactions commit later than they write: the mark stays this far behind the present.
-    const SLACK: Duration = Duration::from_millis(200);
-    const SHARE: u32 = 20;
-    const LONGEST: Duration = Duration::from_secs(5);
-
     fn from(&self) -> Option<i64> {
         match self.next {
             Some(next) if Instant::now() < next => self.mark,
@@ -42,11 +37,11 @@ impl Sweep {
     }
 
     fn swept(&mut self, took: Duration) {
-        self.next = Some(Instant::now() + (took * Self::SHARE).min(Self::LONGEST));
+        self.next = Some(Instant::now() + next_sweep(took));
     }
 
     fn claimed_up_to(&mut self, due_at: i64, lag: Duration) {
-        let slack = Self::SLACK.saturating_sub(lag).as_micros() as i64;
+        let slack = SLACK.saturating_sub(lag).as_micros() as i64;
         self.mark = self.mark.max(Some(due_at - slack));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Step;
+use super::{LONGEST_WITHOUT_SWEEP, SLACK, Step, next_sweep};
 use crate::alarm::Alarm;
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
@@ -51,14 +51,10 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    const SLACK: Duration = Duration::from_millis(200);
-    const SHARE: u32 = 20;
-    const LONGEST: Duration = Duration::from_secs(5);
-
     fn start(&mut self) -> Pass {
         let now = Instant::now();
         if let Some((since, seq)) = self.next
-            && now > since + Self::SLACK
+            && now > since + SLACK
         {
             self.seq = self.seq.max(seq);
             self.next = None;
@@ -74,7 +70,7 @@ impl Mark {
 
     /// A row was read that has been due for so long.
     fn read(&mut self, seq: i64, lag: Duration) {
-        if lag > Self::SLACK {
+        if lag > SLACK {
             self.seq = self.seq.max(seq);
         } else if self.next.is_none() {
             self.next = Some((Instant::now(), seq));
@@ -83,7 +79,7 @@ impl Mark {
 
     fn ended(&mut self, pass: &Pass) {
         if pass.sweeps {
-            self.next_sweep = Some(Instant::now() + (pass.took * Self::SHARE).min(Self::LONGEST));
+            self.next_sweep = Some(Instant::now() + next_sweep(pass.took));
             self.wanted = false;
         }
     }
@@ -105,7 +101,7 @@ impl LaneReader {
             self.pass = None;
         }
         // One that goes on and on would keep what is due again from being swept up.
-        if let Some(long) = self.pass.take_if(|pass| pass.started.elapsed() > Mark::LONGEST) {
+        if let Some(long) = self.pass.take_if(|pass| pass.started.elapsed() > LONGEST_WITHOUT_SWEEP) {
             self.mark.ended(&long);
         }
         let mut pass = self.pass.take().unwrap_or_else(|| self.mark.start());

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use super::driver::{Dialect, Driver, quote};
 use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, names, read_event, read_id, required};
-use super::sql::{Dialect, Driver, SqlStore, Statement, quote};
+use super::sql::SqlStore;
+use super::statement::Statement;
 use super::{Attempt, Filter, Page, Purge, Purged, Stats, Status, StatusCount, StoredEvent};
 use super::{read, share};
 use crate::event::EventId;

@@ -1,5 +1,8 @@
 //! Settlements by kind: each kind is one statement, and each database gets the batch in the form it likes.
 
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use std::fmt::Write;
+
 use super::row::{join_names, micros};
 use super::{Lease, Settlement, Verdict, cut};
 
@@ -86,26 +89,32 @@ impl Batch {
 /// Leases as one JSON value, `[[seq, token], ..]`: for databases without arrays.
 #[cfg(feature = "mysql")]
 pub(super) fn leases_json<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
-    use std::fmt::Write;
-    let mut json = String::from("[");
-    for lease in leases {
-        let comma = if json.len() > 1 { "," } else { "" };
-        write!(json, "{comma}[{},{}]", lease.seq, lease.token).expect("a string takes all that is written to it");
-    }
-    json.push(']');
-    json
+    enclosed('[', leases, ']', |json, Lease { seq, token }| {
+        write!(json, "[{seq},{token}]")
+    })
 }
 
 /// Leases as one JSON object, `{"seq": token, ..}`.
 #[cfg(feature = "sqlite")]
 pub(super) fn leases_object<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
-    use std::fmt::Write;
-    let mut json = String::from("{");
-    for lease in leases {
-        let comma = if json.len() > 1 { "," } else { "" };
-        write!(json, "{comma}\"{}\":{}", lease.seq, lease.token).expect("a string takes all that is written to it");
+    enclosed('{', leases, '}', |json, Lease { seq, token }| {
+        write!(json, "\"{seq}\":{token}")
+    })
+}
+
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+fn enclosed<'a>(
+    open: char,
+    leases: impl IntoIterator<Item = &'a Lease>,
+    close: char,
+    write: impl Fn(&mut String, &Lease) -> std::fmt::Result,
+) -> String {
+    let mut json = String::from(open);
+    for (place, lease) in leases.into_iter().enumerate() {
+        json.push_str(if place == 0 { "" } else { "," });
+        write(&mut json, lease).expect("a string takes all that is written to it");
     }
-    json.push('}');
+    json.push(close);
     json
 }
 

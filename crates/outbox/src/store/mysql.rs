@@ -9,8 +9,9 @@ use sqlx::pool::PoolOptions;
 use sqlx::{AssertSqlSafe, Executor, MySql, QueryBuilder, Row, SqlSafeStr, SqlStr, Transaction};
 
 use super::batch::{Batch, Change, changes_json, leases_json};
+use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{COLUMN_COUNT, bind_row, columns, micros, read_claimed};
-use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
+use super::statement::{Statement, query};
 use super::{Claim, Claimed, Explain, Lease, NewRow, quote};
 use crate::error::Error;
 use crate::migrate::Migration;

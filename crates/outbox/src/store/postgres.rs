@@ -8,8 +8,9 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction, ValueRef};
 
 use super::batch::Batch;
+use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{COLUMN_COUNT, bind_row, columns, micros, read_claimed};
-use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
+use super::statement::{Statement, query};
 use super::{Claim, Claimed, Explain, Lease, NewRow, Wakeups, quote};
 use crate::error::{Error, database};
 use crate::migrate::Migration;

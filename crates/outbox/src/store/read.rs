@@ -1,7 +1,9 @@
 //! Reading lanes in the order of writing, and what holds a key back.
 
+use super::driver::{Driver, quote};
 use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, read_claimed, required};
-use super::sql::{Driver, SqlStore, Statement, quote};
+use super::sql::SqlStore;
+use super::statement::Statement;
 use super::{BlockedKey, LaneRead, LaneRow, LaneRows, LaneSet, Page, Wanted};
 
 /// What is read besides [`columns`]: until when it is leased; its lane, where several nodes share them; and how far a pass

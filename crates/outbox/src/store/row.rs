@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
-use super::sql::Driver;
+use super::driver::Driver;
 use super::{BadRow, Claimed, LONGEST_DELAY, Lease};
 use crate::event::{Due, Event, EventError, EventId, Headers, Parts, Payload};
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use sqlx::Connection;
 
+use super::driver::{Driver, quote};
 use super::lane::fair_share;
 use super::row::{from_micros, micros, required};
-use super::sql::{Driver, SqlStore, Statement, quote};
+use super::sql::SqlStore;
+use super::statement::Statement;
 use super::{LaneSet, LaneShare};
 
 struct Member {

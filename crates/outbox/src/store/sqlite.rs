@@ -8,8 +8,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, Sq
 use sqlx::{AssertSqlSafe, QueryBuilder, Row, SqlSafeStr, SqlStr, Sqlite, Transaction};
 
 use super::batch::{Batch, changes_json, leases_object};
+use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{COLUMN_COUNT, bind_row, columns, micros, read_claimed};
-use super::sql::{Dialect, Driver, Held, Serialized, Statement, query};
+use super::statement::{Statement, query};
 use super::{Claim, Claimed, Explain, Lease, NewRow, quote};
 use crate::error::Error;
 use crate::migrate::Migration;

@@ -101,6 +101,7 @@ mod tests {
                         for key in (task..keys).step_by(4) {
                             publish(&writer, &pool, &format!("key-{key}"), number).await;
                             published.fetch_add(1, Ordering::Relaxed);
+                            // Its pace.
                             tokio::time::sleep(pause).await;
                         }
                         number += 1;

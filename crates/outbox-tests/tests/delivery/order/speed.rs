@@ -46,6 +46,7 @@ async fn rate<D: Database>(events: usize, keys: usize, poisoned: usize) -> f64 {
                 if delivery.aggregate_id() == Some("poison") {
                     return Err(Failure::retry("always"));
                 }
+                // What a listener takes.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 count.fetch_add(1, Ordering::Relaxed);
                 Ok(())

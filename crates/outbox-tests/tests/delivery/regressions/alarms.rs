@@ -60,6 +60,7 @@ mod tests {
         let lock = sqlx::query("lock table outbox_event in access exclusive mode");
         lock.execute(&mut *stall).await.unwrap();
         receipt.committed();
+        // So long the database does not answer.
         tokio::time::sleep(LEASE / 7).await;
         stall.commit().await.unwrap();
         let answered = Instant::now();

@@ -1,0 +1,119 @@
+//! SQL text with bound values, in the spelling of a database.
+#![allow(
+    missing_docs,
+    reason = "public only because `Backend` is implemented for every `Driver`"
+)]
+
+use std::marker::PhantomData;
+
+use super::driver::Dialect;
+
+/// A value for a placeholder.
+#[derive(Clone, Debug)]
+pub(crate) enum Bind {
+    Int(i64),
+    Text(String),
+}
+
+/// SQL text and the values of its placeholders. The text is made of our own literals and checked identifiers; whatever
+/// comes from outside is bound.
+#[derive(Debug)]
+pub struct Statement<D> {
+    sql: String,
+    binds: Vec<Bind>,
+    /// Run again and again: worth a plan that is kept.
+    prepared: bool,
+    dialect: PhantomData<D>,
+}
+
+// Not derived: a dialect is only a name.
+impl<D> Clone for Statement<D> {
+    fn clone(&self) -> Self {
+        Self {
+            sql: self.sql.clone(),
+            binds: self.binds.clone(),
+            prepared: self.prepared,
+            dialect: PhantomData,
+        }
+    }
+}
+
+impl<D: Dialect> Statement<D> {
+    pub(crate) fn new(sql: impl Into<String>) -> Self {
+        Self {
+            sql: sql.into(),
+            binds: Vec::new(),
+            prepared: false,
+            dialect: PhantomData,
+        }
+    }
+
+    /// A statement without values, for tests.
+    #[doc(hidden)]
+    pub fn plain(sql: &str) -> Self {
+        Self::new(sql)
+    }
+
+    /// Keeps the plan: for a statement with one text, however often it runs.
+    pub(crate) fn prepared(&mut self) -> &mut Self {
+        self.prepared = true;
+        self
+    }
+
+    /// The text alone, for its plan.
+    pub(crate) fn prefixed(mut self, prefix: &str) -> Self {
+        self.sql.insert_str(0, prefix);
+        self.prepared = false;
+        self
+    }
+
+    pub(crate) fn push(&mut self, sql: &str) -> &mut Self {
+        self.sql.push_str(sql);
+        self
+    }
+
+    /// Appends a placeholder with its value.
+    pub(crate) fn bind(&mut self, value: impl Into<Bind>) -> &mut Self {
+        let placeholder = self.placeholder(value);
+        self.sql.push_str(&placeholder);
+        self
+    }
+
+    /// A placeholder with its value, to stand in the very next text that is pushed.
+    pub(crate) fn placeholder(&mut self, value: impl Into<Bind>) -> String {
+        self.binds.push(value.into());
+        D::placeholder(self.binds.len())
+    }
+
+    pub(crate) fn into_parts(self) -> (sqlx::AssertSqlSafe<String>, Vec<Bind>, bool) {
+        (sqlx::AssertSqlSafe(self.sql), self.binds, self.prepared)
+    }
+}
+
+/// The query of a [`Statement`], with its values bound. A macro, because the types of a query differ by database.
+macro_rules! query {
+    ($statement:expr) => {{
+        let (sql, binds, prepared) = $statement.into_parts();
+        let mut query = sqlx::query(sql).persistent(prepared);
+        for bind in binds {
+            query = match bind {
+                $crate::store::statement::Bind::Int(value) => query.bind(value),
+                $crate::store::statement::Bind::Text(value) => query.bind(value),
+            };
+        }
+        query
+    }};
+}
+pub(super) use query;
+
+impl From<i64> for Bind {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<&str> for Bind {
+    fn from(value: &str) -> Self {
+        Self::Text(value.to_owned())
+    }
+}
