@@ -148,16 +148,17 @@ impl Place {
         }
     }
 
-    /// Sees to it that a server of ours runs, after a run that did not end as it should.
-    pub(crate) async fn heal(&mut self) -> Result<(), Failure> {
+    /// Sees to it that a server of ours runs, as whoever looks after one would. True if it did not.
+    pub(crate) async fn heal(&mut self) -> Result<bool, Failure> {
         let Some(server) = &mut self.server else {
-            return Ok(());
+            return Ok(false);
         };
-        if server.execute("select 1").await.is_err() {
+        let died = server.execute("select 1").await.is_err();
+        if died {
             server.kill().await?;
             server.start().await?;
         }
-        Ok(())
+        Ok(died)
     }
 
     /// Runs a statement on the server, on no particular database.

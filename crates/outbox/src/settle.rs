@@ -29,7 +29,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Config {
     /// The most outcomes of one write.
     pub(crate) batch: usize,
-    /// How long an outcome waits for others, while other deliveries are under way.
+    /// How long an outcome waits for others.
     pub(crate) linger: Duration,
 }
 
@@ -37,7 +37,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             batch: 500,
-            linger: Duration::from_millis(1),
+            linger: Duration::from_millis(5),
         }
     }
 }
@@ -85,10 +85,10 @@ impl Settler {
         }
     }
 
-    /// Waits a little for more, unless the batch is full or nothing else is under way.
+    /// Waits a little for more: few large writes leave the database to those who publish.
     async fn linger(&mut self, batch: &mut Vec<Outcome>) {
         let until = Instant::now() + self.config.linger;
-        while batch.len() < self.config.batch && self.dispatcher.under_way() > batch.len() {
+        while batch.len() < self.config.batch && !self.somebody_waits_for(batch) {
             if batch.len() >= MANY {
                 tokio::time::sleep_until(until).await;
                 self.take_more(batch);
@@ -100,6 +100,12 @@ impl Settler {
                 Ok(_) => {}
             }
         }
+    }
+
+    /// In order, the next event of a key waits for the outcome of the one before; and if nothing else is under way, nothing
+    /// more comes until it is written.
+    fn somebody_waits_for(&self, batch: &[Outcome]) -> bool {
+        self.dispatcher.ownership == Ownership::Keys && self.dispatcher.under_way() <= batch.len()
     }
 
     /// Takes what is there already, as far as there is room.

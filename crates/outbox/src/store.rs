@@ -55,7 +55,7 @@ pub use driver::{Dialect, Driver, Serialized};
 pub(crate) use lane::UNBLOCKED_AFTER;
 pub use lane::{BlockedKey, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Ownership, Wanted};
 #[doc(hidden)]
-pub use row::{Born, NewRow};
+pub use row::{Born, Inserted, NewRow};
 pub(crate) use sql::{SqlStore, own_pool};
 #[doc(hidden)]
 pub use statement::Statement;

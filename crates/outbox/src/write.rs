@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::event::{Due, Event, EventId, IntoEvent};
 use crate::failpoint::fail_point;
-use crate::store::{Lease, NewRow};
+use crate::store::{Inserted, Lease, NewRow};
 use crate::table::TableName;
 use crate::trace;
 
@@ -101,7 +101,7 @@ impl<D: Backend> Writer<D> {
             })
             .collect();
         fail_point!("before-insert");
-        let seqs = self.insert(connection, &rows).await?;
+        let Inserted { seqs, inside } = self.insert(connection, &rows).await?;
         fail_point!("after-insert");
         let leases: Vec<Option<Lease>> = rows
             .iter()
@@ -120,13 +120,17 @@ impl<D: Backend> Writer<D> {
             events,
             leases,
             deadline,
+            inside,
             fate: Fate::Open,
         }))
     }
 
-    async fn insert(&self, connection: &mut D::Connection, rows: &[NewRow<'_>]) -> Result<Vec<i64>, Error> {
+    async fn insert(&self, connection: &mut D::Connection, rows: &[NewRow<'_>]) -> Result<Inserted, Error> {
         if rows.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Inserted {
+                seqs: Vec::new(),
+                inside: false,
+            });
         }
         let chunks = chunks(rows);
         D::insert(connection, &self.statements, &chunks)
@@ -195,6 +199,8 @@ pub struct Staged {
     leases: Vec<Option<Lease>>,
     /// The leases may have ended by then: measured with a clock that cannot be set.
     deadline: Instant,
+    /// Written for certain inside of a transaction: see [`Inserted::inside`].
+    inside: bool,
     fate: Fate,
 }
 

@@ -20,7 +20,7 @@ impl<D: Ledger> Scene<'_, D> {
         let filler = disk.mounted(self.place, &self.database).join("filler");
         let until = Instant::now() + self.plan.time;
         let mut rng = self.plan.rng("disk", 0);
-        let mut faults = 0;
+        let (mut faults, mut deaths) = (0, 0);
         while faults == 0 || Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(rng.between(200, 600))).await;
             let full_until = Instant::now() + Duration::from_millis(rng.between(400, 1200));
@@ -30,11 +30,14 @@ impl<D: Ledger> Scene<'_, D> {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             std::fs::remove_file(&filler)?;
+            // MariaDB may abort when it cannot roll a transaction back for want of space.
+            deaths += u32::from(self.place.heal().await?);
             faults += 1;
         }
         Ok(Injected {
             faults,
             nodes_hit: u64::from(NODES),
+            note: (deaths > 0).then(|| format!("the server died of it {deaths} times, and was started again")),
             ..Injected::default()
         })
     }

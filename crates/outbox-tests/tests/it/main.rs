@@ -7,6 +7,7 @@ mod explain;
 mod hooks;
 mod memory;
 mod migrate;
+mod mysql;
 mod postgres;
 mod publish;
 

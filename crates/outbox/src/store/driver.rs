@@ -15,7 +15,7 @@ use sqlx::{Connection, Pool, Transaction};
 
 use super::batch::Batch;
 use super::statement::Statement;
-use super::{Claim, Claimed, Explain, Lease, NewRow, Wakeups};
+use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups};
 use crate::error::Error;
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -90,7 +90,8 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
     /// rolled the transaction back because of a failed statement: what we dispatch after it must be there.
     fn commit(tx: Transaction<'static, Self>) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// The same, of a transaction whose last statement succeeded.
+    /// The same, of a transaction whose last statement was an [`insert`](Self::insert) that was [`inside`](Inserted::inside)
+    /// of it. Between that and earlier ones, if there were any, nothing else was run.
     fn commit_sound(tx: Transaction<'static, Self>) -> impl Future<Output = Result<(), Error>> + Send {
         <Self as Driver>::commit(tx)
     }
@@ -141,12 +142,12 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
         table: &TableName,
     ) -> impl Future<Output = Result<Serialized<Self>, sqlx::Error>> + Send;
 
-    /// Writes rows in the caller's transaction and returns the `seq` of each.
+    /// Writes rows in the caller's transaction.
     fn insert(
         connection: &mut Self::Connection,
         sql: &Self::Sql,
         rows: &[NewRow<'_>],
-    ) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Inserted, sqlx::Error>> + Send;
     fn claim(
         pool: &Pool<Self>,
         reading: &Pool<Self>,

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use super::row::micros;
-use super::{Instant, NewRow, Store};
+use super::{Inserted, Instant, NewRow, Store};
 use crate::error::Error;
 use crate::event::EventId;
 use crate::table::TableName;
@@ -378,8 +378,8 @@ impl Backend for Memory {
         connection: &mut MemoryConnection,
         table: &TableName,
         chunks: &[&[NewRow<'_>]],
-    ) -> Result<Vec<i64>, sqlx::Error> {
-        Ok(connection.insert(table, chunks)?)
+    ) -> Result<Inserted, sqlx::Error> {
+        Ok(Inserted::inside(connection.insert(table, chunks)?))
     }
 
     fn is_missing_table(_error: &sqlx::Error) -> bool {

@@ -4,15 +4,16 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlRow};
 use sqlx::pool::PoolOptions;
-use sqlx::{AssertSqlSafe, Executor, MySql, QueryBuilder, Row, SqlSafeStr, SqlStr, Transaction};
+use sqlx::{AssertSqlSafe, Either, Executor, MySql, QueryBuilder, Row, SqlSafeStr, SqlStr, Transaction};
 
 use super::batch::{Batch, Change, changes_json, leases_json};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{COLUMN_COUNT, bind_row, columns, micros, read_claimed};
 use super::statement::{Statement, query};
-use super::{Claim, Claimed, Explain, Lease, NewRow, quote};
+use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, quote};
 use crate::error::Error;
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -87,6 +88,10 @@ const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, '1970-01-01' + interval ? microse
                       coalesce('1970-01-01' + interval ? microsecond, utc_timestamp(6) + interval ? microsecond), \
                       ?, utc_timestamp(6) + interval ? microsecond, ?)";
 
+/// What MariaDB can add to an insert: whether it was inside of a transaction. A session without autocommit always is, in one
+/// or another. For MySQL this is a comment.
+const TELLS: &str = " /*M!100500 returning seq, @@in_transaction and @@autocommit */";
+
 fn statement(sql: String) -> SqlStr {
     AssertSqlSafe(std::sync::Arc::<str>::from(sql)).into_sql_str()
 }
@@ -129,7 +134,7 @@ impl Driver for MySql {
         let error = "error longtext path '$[3]'";
         let done_by = "done_by text path '$[4]'";
         Sql {
-            insert_one: statement(format!("{insert_head}{VALUES}")),
+            insert_one: statement(format!("{insert_head}{VALUES}{TELLS}")),
             insert_head,
             anything: statement(format!(
                 "select 1 from {table} as t force index ({pending}) {due_and_free} limit 1"
@@ -197,7 +202,8 @@ impl Driver for MySql {
     }
 
     /// A deadlock rolls the whole transaction back, and a COMMIT after it succeeds all the same. A savepoint that must
-    /// still be there tells, in the same message; a later statement that succeeded does not, since it ran without one. What the driver rolls back when it drops its transaction is nothing.
+    /// still be there tells, in the same message; a later statement that succeeded does not, since it runs without a
+    /// transaction. What the driver rolls back when it drops its transaction is nothing.
     async fn commit(mut tx: Transaction<'static, Self>) -> Result<(), Error> {
         let committed = sqlx::raw_sql("release savepoint outbox_begin; commit")
             .execute(&mut *tx)
@@ -207,6 +213,11 @@ impl Driver for MySql {
             Some(1305) => Error::CommitOutcomeUnknown { source },
             _ => commit_failed(source),
         })
+    }
+
+    /// The insert has told: see [`TELLS`].
+    async fn commit_sound(tx: Transaction<'static, Self>) -> Result<(), Error> {
+        tx.commit().await.map_err(commit_failed)
     }
 
     fn is_missing_table(error: &sqlx::Error) -> bool {
@@ -291,12 +302,9 @@ impl Driver for MySql {
         }
     }
 
-    async fn insert(connection: &mut MySqlConnection, sql: &Sql, rows: &[NewRow<'_>]) -> Result<Vec<i64>, sqlx::Error> {
+    async fn insert(connection: &mut MySqlConnection, sql: &Sql, rows: &[NewRow<'_>]) -> Result<Inserted, sqlx::Error> {
         if let [row] = rows {
-            let done = bind_row!(sqlx::query(sql.insert_one.clone()), row)
-                .execute(connection)
-                .await?;
-            return Ok(vec![done.last_insert_id().cast_signed()]);
+            return insert_one(connection, sql, row).await;
         }
         let mut query = QueryBuilder::<Self>::new(&sql.insert_head);
         for (place, _) in rows.iter().enumerate() {
@@ -311,9 +319,11 @@ impl Driver for MySql {
         let step: u64 = sqlx::query_scalar("select @@auto_increment_increment")
             .fetch_one(connection)
             .await?;
-        Ok((0..rows.len() as i64)
-            .map(|place| first + place * step.cast_signed())
-            .collect())
+        let seqs = (0..rows.len() as i64).map(|place| first + place * step.cast_signed());
+        Ok(Inserted {
+            seqs: seqs.collect(),
+            inside: false,
+        })
     }
 
     async fn claim(
@@ -523,4 +533,21 @@ async fn remember_failures(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+async fn insert_one(connection: &mut MySqlConnection, sql: &Sql, row: &NewRow<'_>) -> Result<Inserted, sqlx::Error> {
+    let mut answer = connection.fetch_many(bind_row!(sqlx::query(sql.insert_one.clone()), row));
+    let mut told = None;
+    let mut seq = 0;
+    while let Some(part) = answer.try_next().await? {
+        match part {
+            Either::Left(done) => seq = done.last_insert_id().cast_signed(),
+            Either::Right(row) => told = Some((row.try_get(0)?, row.try_get(1)?)),
+        }
+    }
+    let (seq, inside) = told.unwrap_or((seq, false));
+    Ok(Inserted {
+        seqs: vec![seq],
+        inside,
+    })
 }

@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{COLUMN_COUNT, bind_row, columns, micros, read_claimed};
 use super::statement::{Statement, query};
-use super::{Claim, Claimed, Explain, Lease, NewRow, Wakeups, quote};
+use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups, quote};
 use crate::error::{Error, database};
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -328,12 +328,12 @@ impl Driver for Postgres {
         })
     }
 
-    async fn insert(connection: &mut PgConnection, sql: &Sql, rows: &[NewRow<'_>]) -> Result<Vec<i64>, sqlx::Error> {
+    async fn insert(connection: &mut PgConnection, sql: &Sql, rows: &[NewRow<'_>]) -> Result<Inserted, sqlx::Error> {
         if let [row] = rows {
             let seq = bind_row!(sqlx::query_scalar(sql.insert_one.clone()), row)
                 .fetch_one(connection)
                 .await?;
-            return Ok(vec![seq]);
+            return Ok(Inserted::inside(vec![seq]));
         }
         let written: Vec<(String, i64)> = sqlx::query_as(sql.insert_many.clone())
             .bind(column(rows, |row| row.event.id().as_str()))
@@ -354,13 +354,12 @@ impl Driver for Postgres {
             .await?;
         // RETURNING promises no order: go by the id.
         let seqs: std::collections::HashMap<_, _> = written.into_iter().collect();
-        rows.iter()
-            .map(|row| {
-                seqs.get(row.event.id().as_str())
-                    .copied()
-                    .ok_or(sqlx::Error::RowNotFound)
-            })
-            .collect()
+        let seqs = rows.iter().map(|row| {
+            seqs.get(row.event.id().as_str())
+                .copied()
+                .ok_or(sqlx::Error::RowNotFound)
+        });
+        seqs.collect::<Result<_, _>>().map(Inserted::inside)
     }
 
     async fn claim(

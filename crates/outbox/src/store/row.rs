@@ -29,6 +29,22 @@ pub struct Born<'a> {
     pub token: i64,
 }
 
+/// Rows that were written.
+#[derive(Clone, Debug)]
+pub struct Inserted {
+    /// One for each, in the order they were given.
+    pub seqs: Vec<i64>,
+    /// The database has told, with them, that they are inside of a transaction: it has not ended it by itself before.
+    pub inside: bool,
+}
+
+impl Inserted {
+    /// For databases that run nothing outside of a transaction that was begun.
+    pub(crate) fn inside(seqs: Vec<i64>) -> Self {
+        Self { seqs, inside: true }
+    }
+}
+
 impl NewRow<'_> {
     pub(crate) fn occurred_at(&self) -> i64 {
         self.event.occurred_at().timestamp_micros()

@@ -11,7 +11,7 @@ use super::batch::{Batch, changes_json, leases_object};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{COLUMN_COUNT, bind_row, columns, micros, read_claimed};
 use super::statement::{Statement, query};
-use super::{Claim, Claimed, Explain, Lease, NewRow, quote};
+use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, quote};
 use crate::error::Error;
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -275,12 +275,12 @@ impl Driver for Sqlite {
         connection: &mut SqliteConnection,
         sql: &Sql,
         rows: &[NewRow<'_>],
-    ) -> Result<Vec<i64>, sqlx::Error> {
+    ) -> Result<Inserted, sqlx::Error> {
         if let [row] = rows {
             let seq = bind_row!(sqlx::query_scalar(sql.insert_one.clone()), row)
                 .fetch_one(connection)
                 .await?;
-            return Ok(vec![seq]);
+            return Ok(Inserted::inside(vec![seq]));
         }
         let values = values();
         let mut query = QueryBuilder::<Self>::new(&sql.insert_head);
@@ -294,13 +294,12 @@ impl Driver for Sqlite {
         }
         // RETURNING promises no order: go by the id.
         let seqs: std::collections::HashMap<_, _> = query.fetch_all(connection).await?.into_iter().collect();
-        rows.iter()
-            .map(|row| {
-                seqs.get(row.event.id().as_str())
-                    .copied()
-                    .ok_or(sqlx::Error::RowNotFound)
-            })
-            .collect()
+        let seqs = rows.iter().map(|row| {
+            seqs.get(row.event.id().as_str())
+                .copied()
+                .ok_or(sqlx::Error::RowNotFound)
+        });
+        seqs.collect::<Result<_, _>>().map(Inserted::inside)
     }
 
     async fn claim(

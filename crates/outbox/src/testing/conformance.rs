@@ -217,9 +217,9 @@ async fn write_born<H: Harness>(h: &H, events: &[Event], born: Option<Born<'_>>)
     let rows: Vec<_> = events.iter().map(|event| NewRow { event, born }).collect();
     let chunks: Vec<_> = rows.chunks(500).collect();
     let mut tx = H::Database::begin(h.pool()).await.unwrap();
-    let seqs = H::Database::insert(&mut tx, &statements, &chunks).await.unwrap();
+    let inserted = H::Database::insert(&mut tx, &statements, &chunks).await.unwrap();
     H::Database::commit(tx).await.unwrap();
-    seqs
+    inserted.seqs
 }
 
 /// Writes one event that is due at once.

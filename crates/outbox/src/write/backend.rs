@@ -7,7 +7,7 @@ use sqlx::Pool;
 use sqlx_core::transaction::TransactionManager;
 
 use crate::error::{Error, database};
-use crate::store::{Driver, NewRow, SqlStore, Store, own_pool};
+use crate::store::{Driver, Inserted, NewRow, SqlStore, Store, own_pool};
 use crate::table::TableName;
 
 /// A database that an outbox can live in: `sqlx::Sqlite`, `sqlx::Postgres`, `sqlx::MySql`, and
@@ -29,7 +29,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
     fn begin(pool: &Self::Pool) -> impl Future<Output = Result<Self::Transaction, Error>> + Send;
     #[doc(hidden)]
     fn commit(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Commits a transaction whose last statement succeeded, which may be cheaper to tell the truth about.
+    /// Commits a transaction that is known to stand, which may be cheaper to tell the truth about.
     #[doc(hidden)]
     fn commit_sound(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send {
         Self::commit(tx)
@@ -53,7 +53,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
         connection: &mut Self::Connection,
         statements: &Self::Statements,
         chunks: &[&[NewRow<'_>]],
-    ) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Inserted, sqlx::Error>> + Send;
     #[doc(hidden)]
     fn is_missing_table(error: &sqlx::Error) -> bool;
     /// The delivery's side of the same tables, on connections of its own.
@@ -130,18 +130,20 @@ impl<D: Driver> Backend for D {
         connection: &mut D::Connection,
         statements: &D::Sql,
         chunks: &[&[NewRow<'_>]],
-    ) -> Result<Vec<i64>, sqlx::Error> {
+    ) -> Result<Inserted, sqlx::Error> {
         if let [chunk] = chunks {
             return <D as Driver>::insert(connection, statements, chunk).await;
         }
         // One statement is atomic by itself; several are by a savepoint.
         let mut savepoint = sqlx::Connection::begin(connection).await?;
-        let mut seqs = Vec::new();
+        let mut all = Inserted::inside(Vec::new());
         for chunk in chunks {
-            seqs.extend(<D as Driver>::insert(&mut savepoint, statements, chunk).await?);
+            let inserted = <D as Driver>::insert(&mut savepoint, statements, chunk).await?;
+            all.seqs.extend(inserted.seqs);
+            all.inside &= inserted.inside;
         }
         savepoint.commit().await?;
-        Ok(seqs)
+        Ok(all)
     }
 
     fn is_missing_table(error: &sqlx::Error) -> bool {

@@ -15,9 +15,10 @@ use crate::error::Error;
 pub struct Transaction<D: Backend> {
     inner: D::Transaction,
     staged: Vec<Staged>,
-    /// The last statement was ours, and succeeded: COMMIT need not ask whether an earlier one has failed. Whoever gets hold
-    /// of the connection may run another.
-    sound: bool,
+    /// Somebody has had the connection since the last event was written, and may have run what failed.
+    touched: bool,
+    /// Something that was published may have been undone by what came after it.
+    doubtful: bool,
 }
 
 impl<D: Backend> Transaction<D> {
@@ -25,7 +26,8 @@ impl<D: Backend> Transaction<D> {
         Self {
             inner,
             staged: Vec::new(),
-            sound: true,
+            touched: false,
+            doubtful: false,
         }
     }
 
@@ -39,14 +41,16 @@ impl<D: Backend> Transaction<D> {
         let Self {
             inner,
             mut staged,
-            sound,
+            touched,
+            doubtful,
         } = self;
         staged.iter_mut().for_each(Staged::begin_commit);
         let commit = async {
-            if sound {
-                D::commit_sound(inner).await
-            } else {
+            if touched || doubtful {
                 D::commit(inner).await
+            } else {
+                // What was published last has told that the transaction stands.
+                D::commit_sound(inner).await
             }
         };
         let outcome = match tokio::time::timeout(COMMIT_TIMEOUT, commit).await {
@@ -78,7 +82,7 @@ impl<D: Backend> Transaction<D> {
     /// # Errors
     /// [`Error::Database`].
     pub async fn savepoint(&mut self) -> Result<Savepoint<'_, D>, Error> {
-        self.sound = false;
+        self.touched = true;
         Savepoint::set(&mut *self.inner, &mut self.staged).await
     }
 }
@@ -93,7 +97,7 @@ impl<D: Backend> Deref for Transaction<D> {
 
 impl<D: Backend> DerefMut for Transaction<D> {
     fn deref_mut(&mut self) -> &mut D::Connection {
-        self.sound = false;
+        self.touched = true;
         &mut self.inner
     }
 }
@@ -110,13 +114,13 @@ impl<D: Backend> TxHandle<D> for Transaction<D> {
     type Receipt = Published;
 
     fn connection(&mut self) -> Result<&mut D::Connection, Error> {
-        self.sound = false;
+        self.doubtful |= self.touched && !self.staged.is_empty();
+        self.touched = true;
         Ok(&mut self.inner)
     }
 
     fn stage(&mut self, staged: Staged) -> Published {
-        // Written. Where a hook has suppressed all events, no statement was run that could tell.
-        self.sound |= !staged.events.is_empty();
+        self.touched = !staged.inside;
         let published = Published { ids: staged.ids() };
         self.staged.push(staged);
         published

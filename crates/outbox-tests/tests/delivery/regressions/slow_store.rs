@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outbox::store::{
-    Attempt, BlockedKey, Claim, Claimed, Explain, Filter, LaneRead, LaneRows, LaneSet, LaneShare, Lease, NewRow,
-    Ownership, Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent,
+    Attempt, BlockedKey, Claim, Claimed, Explain, Filter, Inserted, LaneRead, LaneRows, LaneSet, LaneShare, Lease,
+    NewRow, Ownership, Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent,
 };
 use outbox::{Backend, Error, EventId, PoolOf, TableName};
 use sqlx::Postgres;
@@ -95,7 +95,7 @@ impl Backend for Slow {
         connection: &mut Self::Connection,
         statements: &Self::Statements,
         chunks: &[&[NewRow<'_>]],
-    ) -> Result<Vec<i64>, sqlx::Error> {
+    ) -> Result<Inserted, sqlx::Error> {
         <Postgres as Backend>::insert(connection, statements, chunks).await
     }
 
