@@ -22,7 +22,7 @@ use crate::telemetry::Telemetry;
 
 pub(crate) use inflight::{Admission, InFlight, Settling};
 use lines::Place;
-pub(crate) use lines::{Lines, key};
+pub(crate) use lines::{Lines, Standing, key};
 pub(crate) use queue::{Job, Popped, Queues};
 
 /// What workers, poller, hot path and lease keeper share.
@@ -125,46 +125,27 @@ impl Dispatcher {
         self.settle(admission, verdict).await;
     }
 
-    /// Puts a row that is ours and admitted in the line of its key; one without a key is queued. False if there is no place
-    /// for it now.
-    pub(crate) async fn enqueue_in_order(&self, admission: Admission, lane: u8, row: Claimed) -> bool {
-        let Some(key) = row.event.as_ref().ok().and_then(key) else {
-            return self.enqueue_cold([(admission, row)]).await.is_empty();
-        };
-        let Claimed {
-            event: Ok(event),
-            attempts,
-            done_by,
-            lag,
-            ..
-        } = row
-        else {
-            return false;
-        };
-        let job = Job {
-            admission,
-            event,
-            attempts,
-            done_by,
-            path: Path::Cold,
-            lag,
-            queued_at: Instant::now(),
-        };
-        match self.lines.stand(key, lane, job) {
-            // There is room for it; only a shutdown closes the queue.
-            Place::First(job) => {
-                self.telemetry.cold_enqueued.increment(1);
-                if let Err(job) = self.queues.push(job) {
-                    self.let_go(job.admission);
-                }
-            }
-            Place::Waits => self.telemetry.cold_enqueued.increment(1),
-            Place::None(job) => {
-                self.in_flight.remove(job.admission);
-                return false;
+    /// Puts rows in line, and queues the first of each. Returns for how many there was a place.
+    pub(crate) fn enqueue_in_order(&self, rows: Vec<Standing>) -> usize {
+        let (mut first, mut waiting) = (Vec::new(), 0);
+        for place in self.lines.line_up(rows) {
+            match place {
+                Place::First(job) => first.push(job),
+                Place::Waits => waiting += 1,
+                Place::None(job) => self.in_flight.remove(job.admission),
             }
         }
-        true
+        let placed = first.len() + waiting;
+        self.telemetry.cold_enqueued.increment(placed as u64);
+        self.push_first(first);
+        placed
+    }
+
+    /// There is room for every one of them; only a shutdown closes the queue.
+    fn push_first(&self, first: Vec<Job>) {
+        for job in self.queues.push_cold(first) {
+            self.let_go(job.admission);
+        }
     }
 
     /// How many events are queued, with a listener, or on their way to their row: without those that stand in line.
@@ -195,10 +176,7 @@ impl Dispatcher {
             first.extend(next.first);
         }
         self.telemetry.cold_enqueued.increment(first.len() as u64);
-        // There is room for every one of them; only a shutdown closes the queue.
-        for job in self.queues.push_cold(first) {
-            self.let_go(job.admission);
-        }
+        self.push_first(first);
     }
 
     pub(crate) fn member(&self) -> Arc<str> {

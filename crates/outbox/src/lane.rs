@@ -16,8 +16,10 @@ use crate::store::{LaneSet, LaneShare, Ownership, Page, Store};
 const LONGEST: Duration = Duration::from_secs(2);
 /// At least this long, while a node that has died cannot be struck off yet.
 const SOONEST: Duration = Duration::from_millis(100);
-/// While it has less than its share: what others hand over waits for it.
+/// While it has less than its share, since what others hand over waits for it; and while nodes come and go.
 const SHORT: Duration = Duration::from_millis(250);
+/// Nodes are started together: where one has come or gone, another is likely to follow within this long.
+const STIR: Duration = Duration::from_secs(3);
 /// How often a lane that is being handed over is looked at.
 const HANDING_OVER: Duration = Duration::from_millis(20);
 /// How often blocked keys are counted, for the gauges.
@@ -33,6 +35,8 @@ pub(crate) struct LaneKeeper {
     pub(crate) node: String,
     pub(crate) joined: u32,
     pub(crate) counted: Option<Instant>,
+    /// How many members there were, and since when.
+    pub(crate) members: (usize, Instant),
 }
 
 impl LaneKeeper {
@@ -110,7 +114,11 @@ impl LaneKeeper {
         if let Ok(Err(error)) = tokio::time::timeout(self.often(), self.count_blocked_keys()).await {
             tracing::warn!(%error, "blocked keys could not be counted");
         }
-        Ok(next_look(&shared, handing_over, self.often()))
+        if self.members.0 != shared.members {
+            self.members = (shared.members, Instant::now());
+        }
+        let stirring = self.members.1.elapsed() < STIR;
+        Ok(next_look(&shared, handing_over, stirring, self.often()))
     }
 
     async fn share(&self, joining: bool, take: bool) -> Result<Option<LaneShare>, Error> {
@@ -183,9 +191,9 @@ impl LaneKeeper {
 }
 
 /// How long until the next look.
-fn next_look(shared: &LaneShare, handing_over: bool, often: Duration) -> Duration {
+fn next_look(shared: &LaneShare, handing_over: bool, stirring: bool, often: Duration) -> Duration {
     let others_end = shared.next_end.map(|end| (end + Duration::from_millis(5)).max(SOONEST));
-    let short = (shared.held.len() < shared.fair).then_some(SHORT);
+    let short = (stirring || shared.held.len() < shared.fair).then_some(SHORT);
     let handing_over = handing_over.then_some(HANDING_OVER);
     [others_end, short, handing_over]
         .into_iter()
@@ -226,9 +234,9 @@ mod tests {
 
     #[test]
     fn a_node_that_has_its_share_looks_now_and_then() {
-        assert_eq!(next_look(&shared(32, 32, None), false, OFTEN), OFTEN);
+        assert_eq!(next_look(&shared(32, 32, None), false, false, OFTEN), OFTEN);
         assert_eq!(
-            next_look(&shared(0, 0, None), false, OFTEN),
+            next_look(&shared(0, 0, None), false, false, OFTEN),
             OFTEN,
             "one that stands by"
         );
@@ -236,17 +244,25 @@ mod tests {
 
     #[test]
     fn what_is_handed_over_does_not_wait_long() {
-        assert_eq!(next_look(&shared(0, 32, None), false, OFTEN), SHORT);
-        assert_eq!(next_look(&shared(64, 32, None), true, OFTEN), HANDING_OVER);
+        assert_eq!(next_look(&shared(0, 32, None), false, false, OFTEN), SHORT);
+        assert_eq!(next_look(&shared(64, 32, None), true, true, OFTEN), HANDING_OVER);
+    }
+
+    #[test]
+    fn while_nodes_come_and_go_all_look_often() {
+        assert_eq!(next_look(&shared(64, 64, None), false, true, OFTEN), SHORT);
     }
 
     #[test]
     fn a_node_that_dies_is_noticed_when_its_lease_ends_and_not_asked_after_all_the_time() {
         let soon = Duration::from_millis(700);
         assert_eq!(
-            next_look(&shared(32, 32, Some(soon)), false, OFTEN),
+            next_look(&shared(32, 32, Some(soon)), false, false, OFTEN),
             soon + Duration::from_millis(5)
         );
-        assert_eq!(next_look(&shared(32, 32, Some(Duration::ZERO)), false, OFTEN), SOONEST);
+        assert_eq!(
+            next_look(&shared(32, 32, Some(Duration::ZERO)), false, false, OFTEN),
+            SOONEST
+        );
     }
 }

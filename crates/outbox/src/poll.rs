@@ -107,9 +107,13 @@ impl Reader {
     fn least_room(&self, batch: usize, dispatcher: &Dispatcher) -> usize {
         match self {
             Self::Claims(_) | Self::Lanes(_) => batch.min(dispatcher.queues.half()),
-            // Slow keys may take most of the room, for long.
-            Self::Order(_) => 1,
+            Self::Order(_) => batch.min(dispatcher.lines.capacity().div_ceil(2)),
         }
+    }
+
+    /// Slow keys may take most of the room, for long: the others are content with what is left.
+    fn makes_do_with(&self, room: usize) -> bool {
+        matches!(self, Self::Order(_)) && room > 0
     }
 
     async fn half_empty(&self, dispatcher: &Dispatcher) {
@@ -196,14 +200,22 @@ impl Poller {
         }
         let mut found = 0;
         while !soft.is_cancelled() {
-            let room = self.reader.room(&self.dispatcher);
+            let mut room = self.reader.room(&self.dispatcher);
             if room < self.reader.least_room(self.config.batch, &self.dispatcher) {
                 // Waiting for slow listeners is no fault of the poller's.
                 pulse.beat();
+                let patience = match self.reader.makes_do_with(room) {
+                    true => self.config.min_interval,
+                    false => Pulse::INTERVAL,
+                };
                 tokio::select! {
                     () = self.reader.half_empty(&self.dispatcher) => continue,
-                    () = tokio::time::sleep(Pulse::INTERVAL) => continue,
+                    () = tokio::time::sleep(patience) => {}
                     () = soft.cancelled() => break,
+                }
+                room = self.reader.room(&self.dispatcher);
+                if !self.reader.makes_do_with(room) {
+                    continue;
                 }
             }
             let looked_up = self.look_up(room).await?;

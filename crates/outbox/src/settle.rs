@@ -15,8 +15,9 @@ use crate::failpoint::fail_point;
 use crate::service::{Pulse, in_time};
 use crate::store::{Lease, Ownership, Settlement, Store, Verdict};
 
-/// From so many outcomes on, to be woken for each more costs more than it gives.
+/// From so many outcomes on, to be woken for each more costs more than it gives: it is looked for them once in a while.
 const MANY: usize = 64;
+const A_WHILE: Duration = Duration::from_millis(1);
 
 /// What became of an event, on its way to its row.
 #[derive(Debug)]
@@ -90,9 +91,13 @@ impl Settler {
         let until = Instant::now() + self.config.linger;
         while batch.len() < self.config.batch && !self.somebody_waits_for(batch) {
             if batch.len() >= MANY {
-                tokio::time::sleep_until(until).await;
+                let now = Instant::now();
+                if now >= until {
+                    return;
+                }
+                tokio::time::sleep_until(until.min(now + A_WHILE)).await;
                 self.take_more(batch);
-                return;
+                continue;
             }
             let room = self.config.batch - batch.len();
             match tokio::time::timeout_at(until, self.outcomes.recv_many(batch, room)).await {

@@ -40,7 +40,6 @@ const CHUNK_BYTES: usize = 2 * 1024 * 1024;
 /// What a writer needs, shared by all handles on one outbox.
 #[derive(Debug)]
 pub(crate) struct Writer<D: Backend> {
-    pub(crate) table: TableName,
     pub(crate) statements: D::Statements,
     pub(crate) context: Arc<Context>,
 }
@@ -48,6 +47,7 @@ pub(crate) struct Writer<D: Backend> {
 /// The part of a [`Writer`] that does not know its database.
 #[derive(Debug)]
 pub(crate) struct Context {
+    pub(crate) table: TableName,
     pub(crate) hooks: Hooks,
     pub(crate) handoff: Arc<dyn Handoff>,
     pub(crate) clock: fn() -> DateTime<Utc>,
@@ -103,6 +103,7 @@ impl<D: Backend> Writer<D> {
         fail_point!("before-insert");
         let Inserted { seqs, inside } = self.insert(connection, &rows).await?;
         fail_point!("after-insert");
+        let row = seqs.first().copied();
         let leases: Vec<Option<Lease>> = rows
             .iter()
             .zip(seqs)
@@ -121,6 +122,7 @@ impl<D: Backend> Writer<D> {
             leases,
             deadline,
             inside,
+            row,
             fate: Fate::Open,
         }))
     }
@@ -135,7 +137,7 @@ impl<D: Backend> Writer<D> {
         let chunks = chunks(rows);
         D::insert(connection, &self.statements, &chunks)
             .await
-            .map_err(|error| insert_failed::<D>(error, rows, &self.table))
+            .map_err(|error| insert_failed::<D>(error, rows, &self.context.table))
     }
 }
 
@@ -201,6 +203,8 @@ pub struct Staged {
     deadline: Instant,
     /// Written for certain inside of a transaction: see [`Inserted::inside`].
     inside: bool,
+    /// One of the rows, which stands and falls with the others.
+    row: Option<i64>,
     fate: Fate,
 }
 
@@ -217,6 +221,11 @@ enum Fate {
 impl Staged {
     fn ids(&self) -> Vec<EventId> {
         self.events.iter().map(|event| event.id().clone()).collect()
+    }
+
+    /// A row, to see whether they are there.
+    fn written(&self) -> Option<(TableName, i64)> {
+        Some((self.context.table.clone(), self.row?))
     }
 
     fn unconfirmed(&self) -> Vec<(Lease, Instant)> {

@@ -207,8 +207,8 @@ async fn idle<D: Backend>(builder: outbox::Builder<D>, intervals: u64) -> Result
         .listen("Placed", |_: Delivery| async { Ok(()) })
         .build()
         .await?;
-    // It rests longer and longer, up to the interval.
-    tokio::time::sleep(interval * 5).await;
+    // It rests longer and longer, up to the interval; and who shares lanes looks for others for three seconds.
+    tokio::time::sleep(Duration::from_secs(4)).await;
     let before = statements.load(Ordering::Relaxed);
     // What is measured: so long, nothing is to be done.
     tokio::time::sleep(interval * u32::try_from(intervals)?).await;

@@ -3,6 +3,7 @@
 use outbox::store::Filter;
 use outbox::{Error, Event, Outbox, Transaction};
 use outbox_tests::On;
+use sqlx::pool::PoolOptions;
 use sqlx::{Executor, MySql, MySqlConnection, MySqlPool};
 
 async fn open(name: &str) -> (On<MySql>, Outbox<MySql>) {
@@ -12,6 +13,15 @@ async fn open(name: &str) -> (On<MySql>, Outbox<MySql>) {
                   insert into seats select seq, 0 from seq_1_to_20";
     on.pool.execute(script).await.unwrap();
     (on, outbox)
+}
+
+/// Connections that a test may leave behind in any state.
+async fn own_pool(on: &On<MySql>, connections: u32) -> MySqlPool {
+    PoolOptions::new()
+        .max_connections(connections)
+        .connect_with((*on.pool.connect_options()).clone())
+        .await
+        .unwrap()
 }
 
 fn event() -> Event {
@@ -84,19 +94,49 @@ async fn another_transaction_does_not_speak_for_the_one_before_it() {
         ("deadlock_then_another", "start transaction"),
     ] {
         let (on, outbox) = open(name).await;
-        let mut tx = outbox.begin(&on.pool).await.unwrap();
+        let pool = own_pool(&on, 1).await;
+        let mut tx = outbox.begin(&pool).await.unwrap();
         outbox.publish(&mut tx, event()).await.unwrap();
         run_into_a_deadlock(&on.pool, &mut tx).await;
         tx.execute(next).await.unwrap();
         outbox.publish(&mut tx, event()).await.unwrap();
         assert_unknown(tx.commit().await);
+        pool.close().await;
     }
-    let (on, outbox) = open("deadlock_autocommit").await;
-    let mut tx = outbox.begin(&on.pool).await.unwrap();
-    tx.execute("set autocommit = 0").await.unwrap();
-    run_into_a_deadlock(&on.pool, &mut tx).await;
-    outbox.publish(&mut tx, event()).await.unwrap();
-    assert_unknown(tx.commit().await);
+}
+
+/// Statements between events and after them, a session without autocommit, a savepoint, events of two outboxes: all of that is
+/// one transaction, and is told to be.
+#[tokio::test]
+async fn transaction_that_stands_is_committed_whatever_was_run_in_it() {
+    let (on, outbox) = open("stands").await;
+    let other = outbox::TableName::new("other_event").unwrap();
+    outbox::migrate::up(&on.pool, &other).await.unwrap();
+    let other = Outbox::writer_only(&on.pool)
+        .table("other_event")
+        .build()
+        .await
+        .unwrap();
+    for setting in ["set autocommit = 1", "set autocommit = 0"] {
+        let pool = own_pool(&on, 1).await;
+        let mut tx = outbox.begin(&pool).await.unwrap();
+        tx.execute(setting).await.unwrap();
+        outbox.publish(&mut tx, event()).await.unwrap();
+        take(&mut tx, 3, 3).await.unwrap();
+        other.publish(&mut tx, event()).await.unwrap();
+        let mut savepoint = tx.savepoint().await.unwrap();
+        outbox.publish_all(&mut savepoint, [event(), event()]).await.unwrap();
+        savepoint.release().await.unwrap();
+        take(&mut tx, 4, 4).await.unwrap();
+        tx.commit().await.unwrap();
+        pool.close().await;
+    }
+    assert_eq!((count(&outbox).await, count(&other).await), (6, 2));
+    let taken: i64 = sqlx::query_scalar("select cast(sum(taken) as signed) from seats")
+        .fetch_one(&on.pool)
+        .await
+        .unwrap();
+    assert_eq!(taken, 4);
 }
 
 /// DDL commits, whatever the code believes.
@@ -118,11 +158,7 @@ async fn counter(connection: &mut MySqlConnection, name: &str) -> u64 {
 #[tokio::test]
 async fn publishing_last_costs_no_message_more_than_by_hand() {
     let (on, outbox) = open("messages").await;
-    let pool = sqlx::pool::PoolOptions::<MySql>::new()
-        .max_connections(1)
-        .connect_with((*on.pool.connect_options()).clone())
-        .await
-        .unwrap();
+    let pool = own_pool(&on, 1).await;
     for round in 1..=20 {
         let mut tx = outbox.begin(&pool).await.unwrap();
         take(&mut tx, 1, 1).await.unwrap();
@@ -133,6 +169,6 @@ async fn publishing_last_costs_no_message_more_than_by_hand() {
     }
     let mut connection = pool.acquire().await.unwrap();
     assert_eq!(counter(&mut connection, "Com_commit").await, 20);
-    assert_eq!(counter(&mut connection, "Com_release_savepoint").await, 0);
+    assert_eq!(counter(&mut connection, "Com_savepoint").await, 0);
     assert_eq!(counter(&mut connection, "Com_rollback").await, 0);
 }

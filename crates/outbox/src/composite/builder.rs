@@ -423,6 +423,7 @@ impl<D: Backend, O> Builder<D, O> {
                     node: owner.clone(),
                     joined: 0,
                     counted: None,
+                    members: (0, tokio::time::Instant::now()),
                 };
                 services.start("lane keeper", minute, |pulse| {
                     keeper.run(stops.intake.clone(), stops.lanes.clone(), pulse)

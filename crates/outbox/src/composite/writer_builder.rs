@@ -49,8 +49,8 @@ impl<D: Backend> WriterParts<D> {
     pub(super) fn writer(self, table: TableName, handoff: Arc<dyn Handoff>) -> Arc<Writer<D>> {
         Arc::new(Writer {
             statements: D::statements(&table),
-            table,
             context: Arc::new(Context {
+                table,
                 hooks: self.hooks,
                 handoff,
                 clock: self.clock,

@@ -365,19 +365,14 @@ impl InFlight {
                 .is_some_and(|settled| settled.contains(&seq))
     }
 
-    /// Takes in an event that was read from a lane. `None` if it is here already, or was while it was being read, or if its
-    /// lane is not ours.
-    pub(crate) fn admit_from_lane(&self, lease: Lease, lane: u8) -> Option<Admission> {
-        self.state().admit_from_lane(lease, lane, Instant::now())
-    }
-
-    /// The same, of many.
+    /// Takes in events that were read from lanes. `None`: it cannot be delivered yet, or it is here already, or was while it
+    /// was being read, or its lane is not ours.
     pub(crate) fn admit_from_lanes(&self, rows: &[LaneRow]) -> Vec<Option<Admission>> {
         let now = Instant::now();
         let mut state = self.state();
-        let admitted = rows.iter().map(|row| match row.row.recovered {
-            true => None,
-            false => state.admit_from_lane(row.row.lease, row.lane, now),
+        let admitted = rows.iter().map(|row| {
+            let ready = !row.row.recovered && row.rests.is_zero();
+            ready.then(|| state.admit_from_lane(row.row.lease, row.lane, now))?
         });
         admitted.collect()
     }
@@ -402,6 +397,10 @@ mod tests {
         in_flight.settle([admission])[0]
     }
 
+    fn admit_from_lane(in_flight: &InFlight, lease: Lease, lane: u8) -> Option<Admission> {
+        in_flight.state().admit_from_lane(lease, lane, Instant::now())
+    }
+
     fn lanes(lanes: &[u8]) -> LaneSet {
         lanes.iter().copied().collect()
     }
@@ -409,10 +408,10 @@ mod tests {
     #[test]
     fn rows_are_taken_in_from_open_lanes_only_and_once() {
         let in_flight = InFlight::default();
-        assert_eq!(in_flight.admit_from_lane(lease(1), 3), None);
+        assert_eq!(admit_from_lane(&in_flight, lease(1), 3), None);
         in_flight.hold_lanes(lanes(&[3]), in_a_minute(), 1);
-        let admission = in_flight.admit_from_lane(lease(1), 3).unwrap();
-        assert_eq!(in_flight.admit_from_lane(lease(1), 3), None);
+        let admission = admit_from_lane(&in_flight, lease(1), 3).unwrap();
+        assert_eq!(admit_from_lane(&in_flight, lease(1), 3), None);
         assert!(in_flight.start(admission, Duration::ZERO));
         assert!(settle(&in_flight, admission).unwrap().of_lane);
     }
@@ -421,21 +420,21 @@ mod tests {
     fn what_was_settled_while_lanes_were_read_is_not_taken_in_again() {
         let in_flight = InFlight::default();
         in_flight.hold_lanes(LaneSet::ALL, in_a_minute(), 1);
-        let admission = in_flight.admit_from_lane(lease(1), 3).unwrap();
+        let admission = admit_from_lane(&in_flight, lease(1), 3).unwrap();
         in_flight.begin_read();
         in_flight.settled([admission]);
-        assert_eq!(in_flight.admit_from_lane(lease(1), 3), None);
+        assert_eq!(admit_from_lane(&in_flight, lease(1), 3), None);
         in_flight.end_read();
-        assert!(in_flight.admit_from_lane(lease(1), 3).is_some());
+        assert!(admit_from_lane(&in_flight, lease(1), 3).is_some());
     }
 
     #[test]
     fn a_lane_that_is_handed_over_keeps_what_a_listener_has_begun() {
         let in_flight = InFlight::default();
         in_flight.hold_lanes(lanes(&[3]), in_a_minute(), 1);
-        let begun = in_flight.admit_from_lane(lease(1), 3).unwrap();
+        let begun = admit_from_lane(&in_flight, lease(1), 3).unwrap();
         assert!(in_flight.start(begun, Duration::ZERO));
-        let queued = in_flight.admit_from_lane(Lease { seq: 2, token: 1 }, 3).unwrap();
+        let queued = admit_from_lane(&in_flight, Lease { seq: 2, token: 1 }, 3).unwrap();
         in_flight.hold_lanes(LaneSet::NONE, in_a_minute(), 2);
         assert!(!in_flight.start(queued, Duration::ZERO));
         assert_eq!(in_flight.busy_lanes(), lanes(&[3]));
@@ -447,7 +446,7 @@ mod tests {
     fn with_the_lanes_everything_of_them_is_lost() {
         let in_flight = InFlight::default();
         in_flight.hold_lanes(lanes(&[3]), in_a_minute(), 1);
-        let begun = in_flight.admit_from_lane(lease(1), 3).unwrap();
+        let begun = admit_from_lane(&in_flight, lease(1), 3).unwrap();
         assert!(in_flight.start(begun, Duration::ZERO));
         assert_eq!(in_flight.lose_lanes(), 1);
         assert_eq!(settle(&in_flight, begun), None);

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A line has a bound, so that one busy key does not keep the others out of memory. Beyond it, the line knows that there is
-//! more in the table, and asks for it when it runs short.
+//! more in the table, and asks for it when it runs short. What a worker has taken no longer counts: while its outcome is being
+//! written, the next ones are read.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,10 +47,30 @@ pub(crate) struct Lines {
 #[derive(Debug, Default)]
 struct State {
     lines: HashMap<Arc<Key>, Line>,
-    /// The key of every event that is running.
-    running: foldhash::HashMap<i64, Arc<Key>>,
-    /// How many events are in lines, running or waiting.
-    held: usize,
+    /// Every event that is running.
+    running: foldhash::HashMap<i64, Running>,
+    /// How many of those no worker has taken yet.
+    queued: usize,
+    /// How many events wait for another one of their key.
+    waiting: usize,
+}
+
+#[derive(Debug)]
+struct Running {
+    key: Arc<Key>,
+    queued: bool,
+}
+
+impl State {
+    /// How many events are in memory for want of a worker, or of their turn.
+    fn held(&self) -> usize {
+        self.queued + self.waiting
+    }
+
+    fn run(&mut self, seq: i64, key: Arc<Key>) {
+        self.running.insert(seq, Running { key, queued: true });
+        self.queued += 1;
+    }
 }
 
 #[derive(Debug)]
@@ -71,6 +92,21 @@ enum Stage {
     Short,
     /// Its first event is to be delivered later.
     Blocked,
+}
+
+/// A row of the table, for the line of its key.
+#[derive(Debug)]
+pub(crate) enum Standing {
+    Job {
+        key: Key,
+        lane: u8,
+        job: Job,
+    },
+    /// It cannot be delivered yet: nothing after it is.
+    HeldBack {
+        key: Key,
+        lane: u8,
+    },
 }
 
 /// What became of an event that was to stand in line.
@@ -115,13 +151,12 @@ impl Lines {
 
     /// How many more events can be taken in.
     pub(crate) fn free(&self) -> usize {
-        self.capacity.saturating_sub(self.state().held)
+        self.capacity.saturating_sub(self.state().held())
     }
 
     /// How many events wait for another one of their key.
     pub(crate) fn waiting(&self) -> usize {
-        let state = self.state();
-        state.held.saturating_sub(state.running.len())
+        self.state().waiting
     }
 
     /// Returns when half of the room is free.
@@ -145,14 +180,24 @@ impl Lines {
         self.state().lines.retain(|_, line| line.stage != Stage::Blocked);
     }
 
-    /// Puts an event in line, in the order of `seq`.
-    pub(crate) fn stand(&self, key: Key, lane: u8, job: Job) -> Place {
+    /// Puts rows in line, as they come.
+    pub(crate) fn line_up(&self, rows: Vec<Standing>) -> Vec<Place> {
         let mut state = self.state();
-        let state = &mut *state;
+        let mut places = Vec::with_capacity(rows.len());
+        for row in rows {
+            match row {
+                Standing::Job { key, lane, job } => places.push(self.stand(&mut state, key, lane, job)),
+                Standing::HeldBack { key, lane } => hold_back(&mut state, key, lane),
+            }
+        }
+        places
+    }
+
+    /// In the order of `seq`.
+    fn stand(&self, state: &mut State, key: Key, lane: u8, job: Job) -> Place {
         let Some((key, line)) = lookup(&mut state.lines, &key) else {
             let key = Arc::new(key);
-            state.running.insert(job.admission.seq, Arc::clone(&key));
-            state.held += 1;
+            state.run(job.admission.seq, Arc::clone(&key));
             let line = Line {
                 lane,
                 waiting: VecDeque::new(),
@@ -169,8 +214,7 @@ impl Lines {
             _ if line.more.is_some() => return Place::None(job),
             Stage::Short => {
                 line.stage = Stage::Running;
-                state.running.insert(job.admission.seq, key);
-                state.held += 1;
+                state.run(job.admission.seq, key);
                 return Place::First(job);
             }
             Stage::Running => {}
@@ -183,36 +227,29 @@ impl Lines {
             .waiting
             .partition_point(|other| other.admission.seq < job.admission.seq);
         line.waiting.insert(place, job);
-        state.held += 1;
+        state.waiting += 1;
         Place::Waits
     }
 
-    /// An event of this key is in the table that cannot be delivered yet: nothing after it is.
-    pub(crate) fn hold_back(&self, key: Key, lane: u8) {
+    /// A worker has taken an event: there is room for another.
+    pub(crate) fn taken(&self, seq: i64) {
         let mut state = self.state();
-        let Some((_, line)) = lookup(&mut state.lines, &key) else {
-            let line = Line {
-                lane,
-                waiting: VecDeque::new(),
-                stage: Stage::Blocked,
-                more: None,
-                feeding: false,
-            };
-            state.lines.insert(Arc::new(key), line);
-            return;
-        };
-        match line.stage {
-            Stage::Blocked => {}
-            Stage::Short => {
-                line.stage = Stage::Blocked;
-                (line.more, line.feeding) = (None, false);
-            }
-            // What is before it goes on; whatever is after is read again.
-            Stage::Running => {
-                line.more = line
-                    .more
-                    .or(Some(line.waiting.back().map_or(0, |last| last.admission.seq)))
-            }
+        let before = state.held();
+        if let Some(running) = state.running.get_mut(&seq)
+            && std::mem::take(&mut running.queued)
+        {
+            state.queued -= 1;
+            self.freed(&state, before);
+        }
+    }
+
+    /// Tells whoever waits for room.
+    fn freed(&self, state: &State, before: usize) {
+        let half = self.capacity / 2;
+        if before > half && state.held() <= half {
+            self.room.notify_waiters();
+            // Some may have found no room.
+            self.hungry.notify_one();
         }
     }
 
@@ -221,10 +258,11 @@ impl Lines {
         let mut state = self.state();
         let state = &mut *state;
         let mut next = Next::default();
-        let Some(key) = state.running.remove(&seq) else {
+        let before = state.held();
+        let Some(Running { key, queued }) = state.running.remove(&seq) else {
             return next;
         };
-        state.held -= 1;
+        state.queued -= usize::from(queued);
         let Some(line) = state.lines.get_mut(&key) else {
             return next;
         };
@@ -232,9 +270,12 @@ impl Lines {
             line.stage = Stage::Blocked;
             (line.more, line.feeding) = (None, false);
             next.dropped.extend(line.waiting.drain(..));
-            state.held -= next.dropped.len();
+            state.waiting -= next.dropped.len();
         } else if let Some(job) = line.waiting.pop_front() {
-            state.running.insert(job.admission.seq, key);
+            state.waiting -= 1;
+            state.queued += 1;
+            let running = Running { key, queued: true };
+            state.running.insert(job.admission.seq, running);
             next.first = Some(job);
             if line.more.is_some() && line.waiting.len() == self.per_key / 4 {
                 self.hungry.notify_one();
@@ -245,13 +286,7 @@ impl Lines {
         } else {
             state.lines.remove(&key);
         }
-        if state.held * 2 <= self.capacity {
-            self.room.notify_waiters();
-            if state.held * 2 == self.capacity {
-                // Some may have found no room.
-                self.hungry.notify_one();
-            }
-        }
+        self.freed(state, before);
         next
     }
 
@@ -267,7 +302,9 @@ impl Lines {
             }
             line.stage == Stage::Running || !lanes.contains(line.lane)
         });
-        state.held -= dropped.len();
+        let before = state.held();
+        state.waiting -= dropped.len();
+        self.freed(state, before);
         dropped
     }
 
@@ -328,6 +365,34 @@ fn lookup<'a>(lines: &'a mut HashMap<Arc<Key>, Line>, key: &Key) -> Option<(Arc<
     Some((shared, line))
 }
 
+/// An event of this key is in the table that cannot be delivered yet: nothing after it is.
+fn hold_back(state: &mut State, key: Key, lane: u8) {
+    let Some((_, line)) = lookup(&mut state.lines, &key) else {
+        let line = Line {
+            lane,
+            waiting: VecDeque::new(),
+            stage: Stage::Blocked,
+            more: None,
+            feeding: false,
+        };
+        state.lines.insert(Arc::new(key), line);
+        return;
+    };
+    match line.stage {
+        Stage::Blocked => {}
+        Stage::Short => {
+            line.stage = Stage::Blocked;
+            (line.more, line.feeding) = (None, false);
+        }
+        // What is before it goes on; whatever is after is read again.
+        Stage::Running => {
+            line.more = line
+                .more
+                .or(Some(line.waiting.back().map_or(0, |last| last.admission.seq)))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -351,6 +416,15 @@ mod tests {
         }
     }
 
+    fn stand(lines: &Lines, lane: u8, job: Job) -> Place {
+        let key = a();
+        lines.line_up(vec![Standing::Job { key, lane, job }]).remove(0)
+    }
+
+    fn hold_back(lines: &Lines) {
+        lines.line_up(vec![Standing::HeldBack { key: a(), lane: 0 }]);
+    }
+
     fn a() -> Key {
         ("Order".to_owned(), "a".to_owned())
     }
@@ -362,9 +436,9 @@ mod tests {
     #[test]
     fn one_runs_and_the_others_wait_in_their_order() {
         let (lines, in_flight) = (Lines::new(100), InFlight::default());
-        assert!(is_first(&lines.stand(a(), 0, job(&in_flight, 1))));
-        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 3)), Place::Waits));
-        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 2)), Place::Waits));
+        assert!(is_first(&stand(&lines, 0, job(&in_flight, 1))));
+        assert!(matches!(stand(&lines, 0, job(&in_flight, 3)), Place::Waits));
+        assert!(matches!(stand(&lines, 0, job(&in_flight, 2)), Place::Waits));
         assert_eq!(lines.free(), 97);
         assert_eq!(lines.leave(1, true).first.unwrap().admission.seq, 2);
         assert_eq!(lines.leave(2, true).first.unwrap().admission.seq, 3);
@@ -375,22 +449,22 @@ mod tests {
     #[test]
     fn what_is_not_delivered_blocks_its_line_until_a_pass_begins() {
         let (lines, in_flight) = (Lines::new(100), InFlight::default());
-        lines.stand(a(), 0, job(&in_flight, 1));
-        lines.stand(a(), 0, job(&in_flight, 2));
+        stand(&lines, 0, job(&in_flight, 1));
+        stand(&lines, 0, job(&in_flight, 2));
         assert_eq!(lines.leave(1, false).dropped.len(), 1);
-        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 3)), Place::None(_)));
+        assert!(matches!(stand(&lines, 0, job(&in_flight, 3)), Place::None(_)));
         assert_eq!(lines.free(), 100);
         lines.begin_pass();
-        assert!(is_first(&lines.stand(a(), 0, job(&in_flight, 4))));
+        assert!(is_first(&stand(&lines, 0, job(&in_flight, 4))));
     }
 
     #[test]
     fn line_that_is_full_takes_nobody_in_until_it_is_fed() {
         let (lines, in_flight) = (Lines::new(16), InFlight::default());
         for seq in 1..=3 {
-            lines.stand(a(), 0, job(&in_flight, seq));
+            stand(&lines, 0, job(&in_flight, seq));
         }
-        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 4)), Place::None(_)));
+        assert!(matches!(stand(&lines, 0, job(&in_flight, 4)), Place::None(_)));
         assert_eq!(lines.full(9), [a()]);
         assert!(lines.take_hungry(9).is_empty(), "it is not short yet");
         lines.leave(1, true);
@@ -400,30 +474,30 @@ mod tests {
         lines.leave(3, true);
         lines.fed(&[(a(), 3)], Some(9));
         assert!(
-            matches!(lines.stand(a(), 0, job(&in_flight, 20)), Place::None(_)),
+            matches!(stand(&lines, 0, job(&in_flight, 20)), Place::None(_)),
             "something before it may still be in the table"
         );
         assert_eq!(lines.take_hungry(9), [(a(), 9)]);
         lines.fed(&[(a(), 9)], None);
-        assert!(is_first(&lines.stand(a(), 0, job(&in_flight, 21))));
+        assert!(is_first(&stand(&lines, 0, job(&in_flight, 21))));
     }
 
     #[test]
     fn event_that_rests_holds_back_what_comes_after_it() {
         let (lines, in_flight) = (Lines::new(100), InFlight::default());
-        lines.hold_back(a(), 0);
-        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 2)), Place::None(_)));
+        hold_back(&lines);
+        assert!(matches!(stand(&lines, 0, job(&in_flight, 2)), Place::None(_)));
         lines.begin_pass();
-        lines.stand(a(), 0, job(&in_flight, 3));
-        lines.hold_back(a(), 0);
-        assert!(matches!(lines.stand(a(), 0, job(&in_flight, 5)), Place::None(_)));
+        stand(&lines, 0, job(&in_flight, 3));
+        hold_back(&lines);
+        assert!(matches!(stand(&lines, 0, job(&in_flight, 5)), Place::None(_)));
     }
 
     #[test]
     fn closed_lanes_keep_only_what_runs() {
         let (lines, in_flight) = (Lines::new(100), InFlight::default());
-        lines.stand(a(), 7, job(&in_flight, 1));
-        lines.stand(a(), 7, job(&in_flight, 2));
+        stand(&lines, 7, job(&in_flight, 1));
+        stand(&lines, 7, job(&in_flight, 2));
         assert_eq!(lines.close([7].into_iter().collect()).len(), 1);
         assert_eq!(lines.free(), 99);
         assert!(lines.leave(1, true).first.is_none());

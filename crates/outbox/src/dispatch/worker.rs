@@ -10,7 +10,7 @@ use super::{Dispatcher, Job, Popped};
 use crate::failpoint::fail_point;
 use crate::listen::{Delivery, Failure, FailureKind, Handled, Listening};
 use crate::retry::{Exponential, RetryPolicy};
-use crate::store::{LONGEST_DELAY, Verdict};
+use crate::store::{LONGEST_DELAY, Ownership, Verdict};
 
 /// Hooks get this long; they are meant to take none.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,6 +56,9 @@ impl Dispatcher {
 
     /// Whether it is still ours to deliver.
     fn start(&self, job: &Job) -> bool {
+        if self.ownership == Ownership::Keys {
+            self.lines.taken(job.admission.seq);
+        }
         let ours = self.in_flight.start(job.admission, self.margin());
         if !ours {
             self.telemetry.leases_lost.increment(1);

@@ -14,10 +14,11 @@ use tokio::time::Instant;
 use super::Step;
 use super::lane::release_ended;
 use crate::alarm::Alarm;
-use crate::dispatch::{Dispatcher, key};
+use crate::dispatch::{Dispatcher, Job, Standing, key};
 use crate::error::Error;
+use crate::listen::Path;
 use crate::service::in_time;
-use crate::store::{self, LaneRead, LaneRow, LaneRows, LaneSet, Store, Wanted};
+use crate::store::{self, Claimed, LaneRead, LaneRow, LaneRows, LaneSet, Store, Wanted};
 
 /// Keys in one statement.
 const KEYS: usize = 16;
@@ -179,30 +180,46 @@ impl OrderReader {
 
     /// Puts rows in line. Returns how many, and the last row's place.
     async fn line_up(&self, rows: LaneRows) -> Result<(usize, i64), Error> {
-        let mut found = 0;
-        let mut last = 0;
-        let mut ended = Vec::new();
-        for LaneRow { row, lane, rests } in rows.rows {
-            last = row.lease.seq;
-            let held_back = row.recovered || !rests.is_zero();
-            if held_back {
-                if self.dispatcher.in_flight.knows(row.lease.seq) {
+        let dispatcher = &self.dispatcher;
+        let queued_at = Instant::now();
+        let last = rows.rows.last().map_or(0, |last| last.row.lease.seq);
+        let admissions = dispatcher.in_flight.admit_from_lanes(&rows.rows);
+        let (mut in_line, mut keyless, mut ended) = (Vec::with_capacity(rows.rows.len()), Vec::new(), Vec::new());
+        for (LaneRow { row, lane, rests }, admission) in rows.rows.into_iter().zip(admissions) {
+            let key = row.event.as_ref().ok().and_then(key);
+            if row.recovered || !rests.is_zero() {
+                if dispatcher.in_flight.knows(row.lease.seq) {
                     continue;
                 }
-                if let Some(key) = row.event.as_ref().ok().and_then(key) {
-                    self.dispatcher.lines.hold_back(key, lane);
-                }
+                in_line.extend(key.map(|key| Standing::HeldBack { key, lane }));
                 if row.recovered {
                     ended.push(row.lease);
                 } else {
                     self.alarm.ring_after(rests);
                 }
-            } else if let Some(admission) = self.dispatcher.in_flight.admit_from_lane(row.lease, lane) {
-                found += usize::from(self.dispatcher.enqueue_in_order(admission, lane, row).await);
+            } else if let Some(admission) = admission {
+                match (key, row.event) {
+                    (Some(key), Ok(event)) => {
+                        let job = Job {
+                            admission,
+                            event,
+                            attempts: row.attempts,
+                            done_by: row.done_by,
+                            path: Path::Cold,
+                            lag: row.lag,
+                            queued_at,
+                        };
+                        in_line.push(Standing::Job { key, lane, job });
+                    }
+                    (_, event) => keyless.push((admission, Claimed { event, ..row })),
+                }
             }
         }
-        release_ended(&*self.store, &self.dispatcher, &self.alarm, ended).await?;
-        self.dispatcher.in_flight.end_read();
+        let mut found = dispatcher.enqueue_in_order(in_line);
+        found += keyless.len();
+        found -= dispatcher.enqueue_cold(keyless).await.len();
+        release_ended(&*self.store, dispatcher, &self.alarm, ended).await?;
+        dispatcher.in_flight.end_read();
         Ok((found, last))
     }
 }

@@ -83,18 +83,19 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
     fn statements(table: &TableName) -> Self::Sql;
 
     /// Begins a transaction in which a write cannot fail for having read before (SQLite), and of which
-    /// [`commit`](Self::commit) can tell the truth.
+    /// [`commit_checked`](Self::commit_checked) can tell the truth.
     fn begin(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
 
     /// Commits a transaction of [`begin`](Self::begin). Unlike a bare COMMIT it is an error if the database has already
-    /// rolled the transaction back because of a failed statement: what we dispatch after it must be there.
-    fn commit(tx: Transaction<'static, Self>) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// The same, of a transaction whose last statement was an [`insert`](Self::insert) that was [`inside`](Inserted::inside)
-    /// of it. Between that and earlier ones, if there were any, nothing else was run.
-    fn commit_sound(tx: Transaction<'static, Self>) -> impl Future<Output = Result<(), Error>> + Send {
-        <Self as Driver>::commit(tx)
-    }
+    /// rolled the transaction back because of a failed statement: what we dispatch after it must be there. `written` has a
+    /// row of each insert in it.
+    ///
+    /// A bare COMMIT is enough after an [`insert`](Self::insert) that was [`inside`](Inserted::inside) of it, if nothing else
+    /// was run since, and nothing between that and earlier inserts.
+    fn commit_checked(
+        tx: Transaction<'static, Self>,
+        written: &[(TableName, i64)],
+    ) -> impl Future<Output = Result<(), Error>> + Send;
 
     fn is_missing_table(error: &sqlx::Error) -> bool;
 

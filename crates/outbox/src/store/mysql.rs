@@ -88,6 +88,9 @@ const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, '1970-01-01' + interval ? microse
                       coalesce('1970-01-01' + interval ? microsecond, utc_timestamp(6) + interval ? microsecond), \
                       ?, utc_timestamp(6) + interval ? microsecond, ?)";
 
+/// There is no such savepoint: what MySQL says of a transaction that was lost, and MariaDB is made to say.
+const LOST: u16 = 1305;
+
 /// What MariaDB can add to an insert: whether it was inside of a transaction. A session without autocommit always is, in one
 /// or another. For MySQL this is a comment.
 const TELLS: &str = " /*M!100500 returning seq, @@in_transaction and @@autocommit */";
@@ -196,28 +199,35 @@ impl Driver for MySql {
         }
     }
 
-    /// The savepoint is gone if the server has ended the transaction by itself: see [`commit`](Self::commit).
+    /// MySQL gets a savepoint, which is gone if the server has ended the transaction by itself. For MariaDB that is a comment: it
+    /// can be asked. See [`commit_checked`](Self::commit_checked).
     async fn begin(pool: &MySqlPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin_with("start transaction; savepoint outbox_begin").await
+        pool.begin_with("start transaction; /*!50701 savepoint outbox_begin */")
+            .await
     }
 
-    /// A deadlock rolls the whole transaction back, and a COMMIT after it succeeds all the same. A savepoint that must
-    /// still be there tells, in the same message; a later statement that succeeded does not, since it runs without a
-    /// transaction. What the driver rolls back when it drops its transaction is nothing.
-    async fn commit(mut tx: Transaction<'static, Self>) -> Result<(), Error> {
-        let committed = sqlx::raw_sql("release savepoint outbox_begin; commit")
-            .execute(&mut *tx)
-            .await;
+    /// A deadlock rolls the whole transaction back, and a COMMIT after it succeeds all the same; what is run in between, runs
+    /// without a transaction. So it is asked before, in the same message: MySQL for the savepoint, MariaDB whether there is a
+    /// transaction, and whether what was written in it is there. What the driver rolls back when it drops its transaction is
+    /// nothing.
+    async fn commit_checked(mut tx: Transaction<'static, Self>, written: &[(TableName, i64)]) -> Result<(), Error> {
+        let there = written.iter().map(|(table, seq)| {
+            let table = quote::<Self>(table.as_str());
+            format!(" and exists (select 1 from {table} where seq = {seq})")
+        });
+        let there: String = there.collect();
+        let commit = format!(
+            "/*!50701 release savepoint outbox_begin */
+             /*M!100100 begin not atomic if not (@@in_transaction{there}) then
+               signal sqlstate '25000' set mysql_errno = {LOST}, message_text = 'the transaction was ended before its commit';
+             end if; end */; commit"
+        );
+        let committed = sqlx::raw_sql(AssertSqlSafe(commit)).execute(&mut *tx).await;
         committed.map(drop).map_err(|source| match number(&source) {
-            // ER_SP_DOES_NOT_EXIST: rolled back by a deadlock, or committed by a statement that does (DDL).
-            Some(1305) => Error::CommitOutcomeUnknown { source },
+            // Rolled back by a deadlock, or committed by a statement that does (DDL).
+            Some(LOST) => Error::CommitOutcomeUnknown { source },
             _ => commit_failed(source),
         })
-    }
-
-    /// The insert has told: see [`TELLS`].
-    async fn commit_sound(tx: Transaction<'static, Self>) -> Result<(), Error> {
-        tx.commit().await.map_err(commit_failed)
     }
 
     fn is_missing_table(error: &sqlx::Error) -> bool {

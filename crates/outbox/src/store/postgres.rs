@@ -218,18 +218,12 @@ impl Driver for Postgres {
     /// COMMIT of a transaction in which a statement failed is answered with a quiet ROLLBACK. A query before it, in the
     /// same message, fails in such a transaction and keeps the COMMIT from being run. The chained transaction, empty, is
     /// what the driver rolls back when it drops the one that it believes is open.
-    async fn commit(mut tx: Transaction<'static, Self>) -> Result<(), Error> {
+    async fn commit_checked(mut tx: Transaction<'static, Self>, _written: &[(TableName, i64)]) -> Result<(), Error> {
         sqlx::raw_sql("select 1; commit and chain")
             .execute(&mut *tx)
             .await
             .map_err(commit_failed)?;
         Ok(())
-    }
-
-    /// A transaction in which a statement failed runs no further one: after one that succeeded, COMMIT commits. This saves
-    /// the server a quarter of the work of a small transaction.
-    async fn commit_sound(tx: Transaction<'static, Self>) -> Result<(), Error> {
-        tx.commit().await.map_err(commit_failed)
     }
 
     fn is_missing_table(error: &sqlx::Error) -> bool {

@@ -191,7 +191,7 @@ impl Driver for Sqlite {
     }
 
     /// COMMIT of a transaction that an error has ended is itself an error, and a failed one is rolled back.
-    async fn commit(tx: Transaction<'static, Self>) -> Result<(), Error> {
+    async fn commit_checked(tx: Transaction<'static, Self>, _written: &[(TableName, i64)]) -> Result<(), Error> {
         tx.commit().await.map_err(commit_failed)
     }
 

@@ -27,11 +27,15 @@ pub trait Backend: Send + Sync + Sized + 'static {
     fn statements(table: &TableName) -> Self::Statements;
     #[doc(hidden)]
     fn begin(pool: &Self::Pool) -> impl Future<Output = Result<Self::Transaction, Error>> + Send;
+    /// Commits a transaction that is known to stand.
     #[doc(hidden)]
     fn commit(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Commits a transaction that is known to stand, which may be cheaper to tell the truth about.
+    /// Commits one that the database may have ended by itself: then it is an error. `written` has a row of each insert in it.
     #[doc(hidden)]
-    fn commit_sound(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send {
+    fn commit_checked(
+        tx: Self::Transaction,
+        _written: &[(TableName, i64)],
+    ) -> impl Future<Output = Result<(), Error>> + Send {
         Self::commit(tx)
     }
     #[doc(hidden)]
@@ -93,11 +97,11 @@ impl<D: Driver> Backend for D {
     }
 
     async fn commit(tx: Self::Transaction) -> Result<(), Error> {
-        <D as Driver>::commit(tx).await
+        tx.commit().await.map_err(commit_failed)
     }
 
-    async fn commit_sound(tx: Self::Transaction) -> Result<(), Error> {
-        <D as Driver>::commit_sound(tx).await
+    async fn commit_checked(tx: Self::Transaction, written: &[(TableName, i64)]) -> Result<(), Error> {
+        <D as Driver>::commit_checked(tx, written).await
     }
 
     async fn rollback(tx: Self::Transaction) -> Result<(), Error> {

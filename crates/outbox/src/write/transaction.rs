@@ -2,6 +2,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::{Backend, COMMIT_TIMEOUT, Published, Staged, TxHandle};
 use crate::error::Error;
+use crate::table::TableName;
 
 /// A transaction that hands its events over when it is committed.
 ///
@@ -47,10 +48,11 @@ impl<D: Backend> Transaction<D> {
         staged.iter_mut().for_each(Staged::begin_commit);
         let commit = async {
             if touched || doubtful {
-                D::commit(inner).await
+                let written: Vec<(TableName, i64)> = staged.iter().filter_map(Staged::written).collect();
+                D::commit_checked(inner, &written).await
             } else {
                 // What was published last has told that the transaction stands.
-                D::commit_sound(inner).await
+                D::commit(inner).await
             }
         };
         let outcome = match tokio::time::timeout(COMMIT_TIMEOUT, commit).await {
