@@ -22,12 +22,10 @@ use crate::store::{Lease, Store};
 
 /// Transactions commit later than they write: a mark, where most reads start, stays this far behind the present.
 const SLACK: Duration = Duration::from_millis(200);
-/// A sweep from the very start comes at the latest after this long.
-const LONGEST_WITHOUT_SWEEP: Duration = Duration::from_secs(5);
 
 /// When to sweep again, after a sweep that took so long: it may take a twentieth of the time.
-fn next_sweep(took: Duration) -> Duration {
-    (took * 20).min(LONGEST_WITHOUT_SWEEP)
+fn next_sweep(took: Duration, at_the_latest: Duration) -> Duration {
+    (took * 20).min(at_the_latest)
 }
 
 #[derive(Clone, Debug)]

@@ -87,9 +87,9 @@ pub struct Claim<'a> {
     pub limit: usize,
     /// Leaves rows alone that were written less than this ago.
     pub skip_recent: Duration,
-    /// Looks only at rows due at or after this instant, a [`Claimed::due_at`] of an earlier claim: dead index
-    /// entries before it are not walked over again.
-    pub from: Option<Instant>,
+    /// Looks only at rows after this place in the order of claiming, a [`Claimed::due_at`] and a `seq` of an earlier claim:
+    /// dead index entries before it are not walked over again.
+    pub after: Option<(Instant, i64)>,
 }
 
 /// An instant of the database's clock, in microseconds since 1970. Only ever compared with others of the same database.

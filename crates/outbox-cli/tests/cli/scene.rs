@@ -79,7 +79,7 @@ async fn deliver(store: &dyn Store) {
         lease: Duration::from_secs(300),
         limit: 100,
         skip_recent: Duration::ZERO,
-        from: None,
+        after: None,
     };
     let claimed = store.claim(&claim).await.unwrap();
     assert_eq!(claimed.len(), 6);

@@ -205,7 +205,7 @@ async fn rows_read_are_those_asked_for(on: &On<sqlx::MySql>, store: &dyn Store) 
         lease: Duration::from_secs(600),
         limit: 100,
         skip_recent: Duration::ZERO,
-        from: None,
+        after: None,
     };
     let start = rows_read().await;
     let claimed = store.claim(&claim).await.unwrap();

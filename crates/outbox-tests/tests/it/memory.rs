@@ -20,7 +20,7 @@ async fn claim(store: &dyn Store) -> Vec<Claimed> {
         lease: HOUR,
         limit: 10,
         skip_recent: Duration::ZERO,
-        from: None,
+        after: None,
     };
     store.claim(&claim).await.unwrap()
 }

@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{LONGEST_WITHOUT_SWEEP, SLACK, Step, next_sweep};
+use super::{SLACK, Step, next_sweep};
 use crate::alarm::Alarm;
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::service::in_time;
 use crate::store::{LaneRead, LaneRow, Lease, Store, Wanted};
+
+/// A sweep from the very start comes at the latest after this long: what is to be tried again is found by it.
+const LONGEST_WITHOUT_SWEEP: Duration = Duration::from_secs(5);
 
 pub(crate) struct LaneReader {
     pub(crate) store: Arc<dyn Store>,
@@ -79,7 +82,7 @@ impl Mark {
 
     fn ended(&mut self, pass: &Pass) {
         if pass.sweeps {
-            self.next_sweep = Some(Instant::now() + next_sweep(pass.took));
+            self.next_sweep = Some(Instant::now() + next_sweep(pass.took, LONGEST_WITHOUT_SWEEP));
             self.wanted = false;
         }
     }

@@ -128,6 +128,7 @@ impl Driver for MySql {
         // Nobody, or still a member, and kept one until all is written: see `store/lane.rs`.
         let member = format!("(? is null or exists (select 1 from {node} where name = ? lock in share mode))");
         let due_and_free = "where t.pending_at >= '1970-01-01' + interval ? microsecond
+                   and (t.pending_at > '1970-01-01' + interval ? microsecond or t.seq > ?)
                    and t.pending_at <= utc_timestamp(6)
                    and t.created_at <= utc_timestamp(6) - interval ? microsecond
                    and (t.lease_until is null or t.lease_until <= utc_timestamp(6))";
@@ -342,16 +343,21 @@ impl Driver for MySql {
         sql: &Sql,
         claim: &Claim<'_>,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
+        let (due_at, seq) = claim.after.unwrap_or((FIRST_INSTANT, 0));
         // Idle, which is most of the time, costs one read and no lock.
         let anything = sqlx::query(sql.anything.clone())
-            .bind(claim.from.unwrap_or(FIRST_INSTANT))
+            .bind(due_at)
+            .bind(due_at)
+            .bind(seq)
             .bind(micros(claim.skip_recent));
         if anything.fetch_optional(pool).await?.is_none() {
             return Ok(Vec::new());
         }
         let mut tx = pool.begin().await?;
         let mut claimed = sqlx::query(sql.claim.clone())
-            .bind(claim.from.unwrap_or(FIRST_INSTANT))
+            .bind(due_at)
+            .bind(due_at)
+            .bind(seq)
             .bind(micros(claim.skip_recent))
             .bind(claim.limit as i64)
             .try_map(|row: MySqlRow| {
@@ -464,7 +470,12 @@ impl Driver for MySql {
         let batch = serde_json::Value::from(rows).to_string();
         let explain = |sql: &SqlStr| AssertSqlSafe(format!("explain {}", sql.as_str()));
         let query = match statement {
-            Explain::Claim => sqlx::query(explain(&sql.claim)).bind(0_i64).bind(0_i64).bind(100_i64),
+            Explain::Claim => sqlx::query(explain(&sql.claim))
+                .bind(0_i64)
+                .bind(0_i64)
+                .bind(0_i64)
+                .bind(0_i64)
+                .bind(100_i64),
             Explain::ReadLeased => sqlx::query(explain(&sql.read_leased)).bind(batch).bind(0_i64),
             Explain::Done => sqlx::query(explain(&sql.done))
                 .bind(batch)

@@ -147,7 +147,8 @@ impl Driver for Postgres {
                 "with picked as materialized (
                    select ctid as place, (lease_until is not null) as recovered from {table}
                    where status in (0, 2)
-                     and available_at >= coalesce(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', '-infinity')
+                     and (available_at, seq)
+                         > (coalesce(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', '-infinity'), $6::bigint)
                      and available_at <= now()
                      and created_at <= now() - $2::bigint * interval '1 microsecond'
                      and (lease_until is null or lease_until <= now())
@@ -363,11 +364,12 @@ impl Driver for Postgres {
         claim: &Claim<'_>,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
         sqlx::query(sql.claim.clone())
-            .bind(claim.from)
+            .bind(claim.after.map(|(due_at, _)| due_at))
             .bind(micros(claim.skip_recent))
             .bind(claim.limit as i64)
             .bind(claim.owner)
             .bind(micros(claim.lease))
+            .bind(claim.after.map_or(0, |(_, seq)| seq))
             .try_map(|row: PgRow| {
                 Ok(Claimed {
                     recovered: row.try_get(COLUMN_COUNT)?,
@@ -496,7 +498,8 @@ impl Driver for Postgres {
                 .bind(0_i64)
                 .bind(100_i64)
                 .bind("explain")
-                .bind(1_i64),
+                .bind(1_i64)
+                .bind(0_i64),
             Explain::ReadLeased => sqlx::query_scalar(explain(&sql.read_leased))
                 .bind(&leases)
                 .bind(&numbers)

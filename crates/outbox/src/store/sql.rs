@@ -162,7 +162,7 @@ impl<D: Driver> Store for SqlStore<D> {
             lease,
             limit,
             skip_recent,
-            from,
+            after,
             ..
         } = *claim;
         let mut claimed = self
@@ -172,7 +172,7 @@ impl<D: Driver> Store for SqlStore<D> {
                     lease,
                     limit,
                     skip_recent,
-                    from,
+                    after,
                 };
                 Box::pin(async move { D::claim(&store.pool, &store.reading, &store.sql, &claim).await })
             })

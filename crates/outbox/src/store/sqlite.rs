@@ -120,7 +120,7 @@ impl Driver for Sqlite {
         let t = format!("{table} as t not indexed");
         let held = "t.seq = s.seq and t.token = s.token and t.status in (0, 2)";
         let due_and_free = format!(
-            "where status in (0, 2) and available_at >= ?1 and available_at <= {NOW} and created_at <= {NOW} - ?2
+            "where status in (0, 2) and (available_at, seq) > (?1, ?4) and available_at <= {NOW} and created_at <= {NOW} - ?2
                    and (lease_until is null or lease_until <= {NOW})"
         );
         let free = "locked_by = null, lease_until = null";
@@ -308,12 +308,14 @@ impl Driver for Sqlite {
         sql: &Sql,
         claim: &Claim<'_>,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
+        let (due_at, seq) = claim.after.unwrap_or((i64::MIN, 0));
         // Read without a lock, and taken by their tokens: who is second finds other tokens, and looks again.
         loop {
             let mut claimed = sqlx::query(sql.claim.clone())
-                .bind(claim.from.unwrap_or(i64::MIN))
+                .bind(due_at)
                 .bind(micros(claim.skip_recent))
                 .bind(claim.limit as i64)
+                .bind(seq)
                 .try_map(|row: SqliteRow| {
                     Ok(Claimed {
                         recovered: row.try_get(COLUMN_COUNT)?,

@@ -88,7 +88,7 @@ macro_rules! store_conformance {
                 // claim
                 claim_takes_the_longest_due_first
                 claim_takes_no_more_than_asked_for
-                claim_starts_at_the_mark
+                claim_starts_after_a_place
                 claim_leaves_recent_rows_alone
                 claimed_row_is_not_claimed_again
                 claim_counts_the_lag_from_when_the_row_was_due
@@ -235,7 +235,7 @@ async fn claim(store: &dyn Store, owner: &str, lease: Duration) -> Vec<Claimed> 
         lease,
         limit: 5_000,
         skip_recent: Duration::ZERO,
-        from: None,
+        after: None,
     };
     store.claim(&claim).await.unwrap()
 }

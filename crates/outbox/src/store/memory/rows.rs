@@ -238,14 +238,14 @@ impl Rows {
     }
 
     pub(super) fn claim(&mut self, claim: &Claim<'_>, now: Instant) -> Vec<Claimed> {
-        let from = claim.from.unwrap_or(0);
-        if from > now {
+        let (due_at, seq) = claim.after.unwrap_or_default();
+        if due_at > now {
             return Vec::new();
         }
         let old_enough = now - micros(claim.skip_recent);
         let picked: Vec<i64> = self
             .pending
-            .range((from, i64::MIN)..=(now, i64::MAX))
+            .range((due_at, seq + 1)..=(now, i64::MAX))
             .map(|(_, seq)| *seq)
             .filter(|seq| {
                 let row = &self.rows[seq];

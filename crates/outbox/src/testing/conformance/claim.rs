@@ -6,13 +6,13 @@ use super::{Harness, LONG, claim, claim_one, dead, event, events, fetch, settle_
 use crate::event::{Event, EventError};
 use crate::store::{BadRow, Claim, Claimed, Status, Store};
 
-async fn claim_some(store: &dyn Store, limit: usize, skip_recent: Duration, from: Option<i64>) -> Vec<Claimed> {
+async fn claim_some(store: &dyn Store, limit: usize, skip_recent: Duration, after: Option<(i64, i64)>) -> Vec<Claimed> {
     let claim = Claim {
         owner: "node",
         lease: LONG,
         limit,
         skip_recent,
-        from,
+        after,
     };
     store.claim(&claim).await.unwrap()
 }
@@ -61,20 +61,20 @@ pub async fn claim_takes_no_more_than_asked_for<H: Harness>(h: &H) {
     assert!(claim_some(&*store, 2, Duration::ZERO, None).await.is_empty());
 }
 
-/// The mark is the `due_at` of an earlier claim; rows due at that very instant are looked at.
-pub async fn claim_starts_at_the_mark<H: Harness>(h: &H) {
+/// A place is the `due_at` and the `seq` of an earlier claim; of rows due at that very instant those that come after it.
+pub async fn claim_starts_after_a_place<H: Harness>(h: &H) {
     let store = h.store();
-    write(h, &due_ago(&[10, 20, 30, 40])).await;
+    write(h, &due_ago(&[10, 20, 30, 20, 40])).await;
     let all = claim(&*store, "node", LONG).await;
     let leases: Vec<_> = all.iter().map(|row| row.lease).collect();
     store.release(&leases).await.unwrap();
 
-    let mark = all[2].due_at;
-    assert_eq!(
-        minutes(&claim_some(&*store, 10, Duration::ZERO, Some(mark)).await),
-        ["20", "10"]
-    );
-    assert!(claim_some(&*store, 10, Duration::ZERO, Some(mark)).await.is_empty());
+    let [due_at, seq] = [all[2].due_at, all[2].lease.seq];
+    let after_the_first = claim_some(&*store, 10, Duration::ZERO, Some((due_at, seq))).await;
+    assert_eq!(minutes(&after_the_first), ["20", "10"]);
+    assert!(after_the_first[0].lease.seq > seq);
+    let at_that_time = claim_some(&*store, 10, Duration::ZERO, Some((due_at, 0))).await;
+    assert_eq!(minutes(&at_that_time), ["20"]);
     assert_eq!(
         minutes(&claim_some(&*store, 10, Duration::ZERO, None).await),
         ["40", "30"]

@@ -26,7 +26,7 @@ pub async fn no_row_is_claimed_twice<H: Harness>(h: &H) {
                     lease: LONG,
                     limit: 25,
                     skip_recent: Duration::ZERO,
-                    from: None,
+                    after: None,
                 };
                 let claimed = store.claim(&claim).await.unwrap();
                 assert!(claimed.len() <= 25);

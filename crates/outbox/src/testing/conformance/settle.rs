@@ -148,7 +148,7 @@ pub async fn settlement_after_the_lease_is_written_if_nobody_took_over<H: Harnes
             lease: LONG,
             limit: 1,
             skip_recent: Duration::ZERO,
-            from: Some(due),
+            after: Some((due, 0)),
         };
         store.claim(&claim).await.unwrap().pop()
     })
