@@ -9,7 +9,7 @@ use super::{SLACK, Step, next_sweep};
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::service::in_time;
-use crate::store::{Claim, Claimed, Lease, Store};
+use crate::store::{Claim, Lease, Store};
 
 /// A sweep from the very start comes at the latest after this long: what a dead node has left is found by it, and what was
 /// committed late.
@@ -57,16 +57,15 @@ impl Sweep {
         self.next = Some(Instant::now() + next_sweep(took, LONGEST_WITHOUT_SWEEP));
     }
 
-    /// As many as were asked for, of which this was the last.
-    fn more_after(&mut self, last: &Claimed) {
-        let place = (last.due_at, last.lease.seq);
-        let young = SLACK.saturating_sub(last.lag);
+    /// As many as were asked for, of which this was the last; it had been due for so long.
+    fn more_after(&mut self, last: Place, lag: Duration) {
+        let young = SLACK.saturating_sub(lag);
         let mark = match young.is_zero() {
-            true => place,
-            false => (last.due_at - young.as_micros() as i64, 0),
+            true => last,
+            false => (last.0 - young.as_micros() as i64, 0),
         };
         self.mark = self.mark.max(Some(mark));
-        self.end = Some(place);
+        self.end = Some(last);
     }
 }
 
@@ -88,7 +87,7 @@ impl Claims {
         let rows = in_time("claiming events", self.store.claim(&claim)).await?;
         self.sweep.end = None;
         if let Some(last) = rows.last().filter(|_| rows.len() == limit) {
-            self.sweep.more_after(last);
+            self.sweep.more_after((last.due_at, last.lease.seq), last.lag);
         }
         if after.is_none() {
             self.sweep.swept(started.elapsed());
@@ -118,5 +117,68 @@ impl Claims {
             found: claimed,
             more: claimed == limit,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG_AGO: Duration = Duration::from_secs(10);
+
+    /// A claim that took no time, and found as many as it asked for.
+    fn claimed(sweep: &mut Sweep, due_at: i64, seq: i64, lag: Duration) {
+        sweep.more_after((due_at, seq), lag);
+    }
+
+    /// As after a first sweep that took a second.
+    fn swept() -> Sweep {
+        let mut sweep = Sweep::default();
+        assert_eq!(sweep.after(), None, "the first is from the very start");
+        sweep.swept(Duration::from_secs(1));
+        sweep
+    }
+
+    /// Rows that are written in one go are due at one time. Found by `held-transaction`: each claim walked over all of them.
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_goes_on_where_the_last_claim_ended_also_among_rows_due_at_one_time() {
+        let mut sweep = swept();
+        for seq in [500, 1_000, 1_500] {
+            claimed(&mut sweep, 7_000_000, seq, Duration::ZERO);
+            if seq > 500 {
+                assert_eq!(sweep.after(), Some((7_000_000, seq)));
+            } else {
+                assert_eq!(sweep.after(), Some((6_800_000, 0)), "the first look back");
+            }
+        }
+        tokio::time::advance(SLACK).await;
+        assert_eq!(sweep.after(), Some((6_800_000, 0)), "what was committed late is found");
+        sweep.end = None;
+        assert_eq!(sweep.after(), Some((6_800_000, 0)), "and when nothing is left, at once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_long_been_due_is_not_looked_at_again() {
+        let mut sweep = swept();
+        claimed(&mut sweep, 7_000_000, 500, LONG_AGO);
+        tokio::time::advance(SLACK).await;
+        assert_eq!(sweep.after(), Some((7_000_000, 500)));
+        claimed(&mut sweep, 5_000_000, 9, LONG_AGO);
+        sweep.end = None;
+        assert_eq!(sweep.after(), Some((7_000_000, 500)), "the mark never goes back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sweep_takes_a_twentieth_of_the_time_and_comes_in_the_end() {
+        let mut sweep = Sweep::default();
+        sweep.swept(Duration::from_millis(100));
+        claimed(&mut sweep, 7_000_000, 500, LONG_AGO);
+        tokio::time::advance(Duration::from_millis(1_999)).await;
+        assert!(sweep.after().is_some());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(sweep.after(), None);
+        sweep.swept(Duration::from_secs(3_600));
+        tokio::time::advance(LONGEST_WITHOUT_SWEEP).await;
+        assert_eq!(sweep.after(), None);
     }
 }
