@@ -90,7 +90,7 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
     /// rolled the transaction back because of a failed statement: what we dispatch after it must be there. `written` has a
     /// row of each insert in it.
     ///
-    /// A bare COMMIT is enough after an [`insert`](Self::insert) that was [`inside`](Inserted::inside) of it, if nothing else
+    /// A bare COMMIT is enough after an [`insert`](Self::insert) that was [`inside`](field@Inserted::inside) of it, if nothing else
     /// was run since, and nothing between that and earlier inserts.
     fn commit_checked(
         tx: Transaction<'static, Self>,
