@@ -91,17 +91,9 @@ impl Dispatcher {
         let queued_at = Instant::now();
         let mut jobs = Vec::new();
         for (admission, row) in rows {
-            match row.event {
-                Ok(event) => jobs.push(Job {
-                    admission,
-                    event,
-                    attempts: row.attempts,
-                    done_by: row.done_by,
-                    path: Path::Cold,
-                    lag: row.lag,
-                    queued_at,
-                }),
-                Err(bad) => self.bury(admission, bad, row.done_by).await,
+            match Job::cold(admission, row, queued_at) {
+                Ok(job) => jobs.push(job),
+                Err((bad, done_by)) => self.bury(admission, bad, done_by).await,
             }
         }
         let wanted = jobs.len();

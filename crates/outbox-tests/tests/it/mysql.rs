@@ -60,6 +60,15 @@ async fn count(outbox: &Outbox<MySql>) -> u64 {
 fn assert_unknown(outcome: Result<(), Error>) {
     let error = outcome.unwrap_err();
     assert!(matches!(error, Error::CommitOutcomeUnknown { .. }), "{error}");
+    let message = error.to_string();
+    assert!(
+        message.starts_with("the outcome of the commit is unknown: read your data"),
+        "{message}"
+    );
+    assert!(
+        message.contains("the transaction was ended before its commit"),
+        "{message}"
+    );
 }
 
 /// What is published after a deadlock that nobody minded is in the table, without what was done before it: the caller is

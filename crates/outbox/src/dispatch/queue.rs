@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::inflight::Admission;
 use crate::event::Event;
 use crate::listen::Path;
+use crate::store::{BadRow, Claimed};
 
 /// An event waiting for a worker.
 #[derive(Debug)]
@@ -21,6 +22,24 @@ pub(crate) struct Job {
     /// How long it had been due when it was queued.
     pub(crate) lag: Duration,
     pub(crate) queued_at: Instant,
+}
+
+impl Job {
+    /// A row that is ours. If it cannot be decoded, the error and who has delivered it are given back.
+    pub(crate) fn cold(admission: Admission, row: Claimed, queued_at: Instant) -> Result<Self, (BadRow, Vec<String>)> {
+        match row.event {
+            Ok(event) => Ok(Self {
+                admission,
+                event,
+                attempts: row.attempts,
+                done_by: row.done_by,
+                path: Path::Cold,
+                lag: row.lag,
+                queued_at,
+            }),
+            Err(bad) => Err((bad, row.done_by)),
+        }
+    }
 }
 
 /// What a worker takes at once.

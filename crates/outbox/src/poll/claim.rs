@@ -126,11 +126,6 @@ mod tests {
 
     const LONG_AGO: Duration = Duration::from_secs(10);
 
-    /// A claim that took no time, and found as many as it asked for.
-    fn claimed(sweep: &mut Sweep, due_at: i64, seq: i64, lag: Duration) {
-        sweep.more_after((due_at, seq), lag);
-    }
-
     /// As after a first sweep that took a second.
     fn swept() -> Sweep {
         let mut sweep = Sweep::default();
@@ -144,7 +139,7 @@ mod tests {
     async fn a_drain_goes_on_where_the_last_claim_ended_also_among_rows_due_at_one_time() {
         let mut sweep = swept();
         for seq in [500, 1_000, 1_500] {
-            claimed(&mut sweep, 7_000_000, seq, Duration::ZERO);
+            sweep.more_after((7_000_000, seq), Duration::ZERO);
             if seq > 500 {
                 assert_eq!(sweep.after(), Some((7_000_000, seq)));
             } else {
@@ -160,10 +155,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_has_long_been_due_is_not_looked_at_again() {
         let mut sweep = swept();
-        claimed(&mut sweep, 7_000_000, 500, LONG_AGO);
+        sweep.more_after((7_000_000, 500), LONG_AGO);
         tokio::time::advance(SLACK).await;
         assert_eq!(sweep.after(), Some((7_000_000, 500)));
-        claimed(&mut sweep, 5_000_000, 9, LONG_AGO);
+        sweep.more_after((5_000_000, 9), LONG_AGO);
         sweep.end = None;
         assert_eq!(sweep.after(), Some((7_000_000, 500)), "the mark never goes back");
     }
@@ -172,7 +167,7 @@ mod tests {
     async fn a_sweep_takes_a_twentieth_of_the_time_and_comes_in_the_end() {
         let mut sweep = Sweep::default();
         sweep.swept(Duration::from_millis(100));
-        claimed(&mut sweep, 7_000_000, 500, LONG_AGO);
+        sweep.more_after((7_000_000, 500), LONG_AGO);
         tokio::time::advance(Duration::from_millis(1_999)).await;
         assert!(sweep.after().is_some());
         tokio::time::advance(Duration::from_millis(1)).await;

@@ -16,9 +16,8 @@ use super::lane::release_ended;
 use crate::alarm::Alarm;
 use crate::dispatch::{Dispatcher, Job, Standing, key};
 use crate::error::Error;
-use crate::listen::Path;
 use crate::service::in_time;
-use crate::store::{self, Claimed, LaneRead, LaneRow, LaneRows, LaneSet, Store, Wanted};
+use crate::store::{self, LaneRead, LaneRow, LaneRows, LaneSet, Store, Wanted};
 
 /// Keys in one statement.
 const KEYS: usize = 16;
@@ -198,20 +197,13 @@ impl OrderReader {
                     self.alarm.ring_after(rests);
                 }
             } else if let Some(admission) = admission {
-                match (key, row.event) {
-                    (Some(key), Ok(event)) => {
-                        let job = Job {
-                            admission,
-                            event,
-                            attempts: row.attempts,
-                            done_by: row.done_by,
-                            path: Path::Cold,
-                            lag: row.lag,
-                            queued_at,
-                        };
-                        in_line.push(Standing::Job { key, lane, job });
+                match key {
+                    // A row that has a key can be decoded.
+                    Some(key) => {
+                        let job = Job::cold(admission, row, queued_at).ok();
+                        in_line.extend(job.map(|job| Standing::Job { key, lane, job }));
                     }
-                    (_, event) => keyless.push((admission, Claimed { event, ..row })),
+                    None => keyless.push((admission, row)),
                 }
             }
         }
