@@ -33,8 +33,8 @@ use crate::target::Url;
 /// Measure how fast it is, beside the same work in bare SQL.
 ///
 /// Every result is a ratio: the library's rate, and that of a loop written by hand for the same work, with the same driver,
-/// on the same tables, in the same run. They take turns, since no machine is the same for long, and the median of each
-/// counts. The rates themselves say more about the machine than about the library.
+/// on the same tables, in the same run. They take turns, since no machine is the same for long; what one was of the other,
+/// turn by turn, has a median, and that counts. The rates themselves say more about the machine than about the library.
 ///
 /// By default it runs on a SQLite file in a temporary directory. On a database of yours it has tables of its own
 /// (outbox_bench_ and a number), which it drops in the end, also when it is interrupted.
@@ -49,7 +49,7 @@ pub(crate) struct Bench {
     /// This is an argument only: no load is put on the database of OUTBOX_DATABASE_URL by accident.
     #[arg(long, value_name = "URL")]
     database: Option<Url>,
-    /// How many events. Default: 10,000 for write and hot, 300,000 for held, 100,000 for the others; latency takes at most
+    /// How many events. Default: 3,000 for write and hot, 300,000 for held, 100,000 for the others; latency takes at most
     /// 500.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     events: Option<u64>,
@@ -62,9 +62,9 @@ pub(crate) struct Bench {
     /// How many rows are read and written at once, by the library and by hand.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     batch: u16,
-    /// How often each side is measured; the median counts.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
-    rounds: u16,
+    /// How often each side is measured; the median counts. Default: 9 for write and hot, 5 for the others.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
     /// How many delivered events are in the table of grown.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     done_rows: u64,
@@ -151,9 +151,21 @@ pub(crate) struct Settings {
     /// JSON.
     payload: Arc<str>,
     batch: usize,
-    rounds: u16,
+    rounds: Option<u16>,
     done_rows: u64,
     json: bool,
+}
+
+impl Settings {
+    /// How often each side of a drain or of a purge is measured.
+    fn rounds(&self) -> u16 {
+        self.rounds.unwrap_or(5)
+    }
+
+    /// The same of producers, whose rounds are short.
+    fn rounds_of_producers(&self) -> u16 {
+        self.rounds.unwrap_or(9)
+    }
 }
 
 impl Bench {

@@ -4,6 +4,7 @@
 //! There are two ways to own what is read: claims, row by row ([`claim`]), and lanes ([`lane`], [`order`]).
 
 pub(crate) mod claim;
+pub(crate) mod floor;
 pub(crate) mod lane;
 pub(crate) mod order;
 

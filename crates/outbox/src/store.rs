@@ -53,7 +53,7 @@ pub(crate) use driver::quote;
 #[doc(hidden)]
 pub use driver::{Dialect, Driver, Serialized};
 pub(crate) use lane::UNBLOCKED_AFTER;
-pub use lane::{BlockedKey, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Ownership, Wanted};
+pub use lane::{BlockedKey, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Ownership, Wanted, Writers};
 #[doc(hidden)]
 pub use row::{Born, Inserted, NewRow};
 pub(crate) use sql::{SqlStore, own_pool};
@@ -290,6 +290,15 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
 
     /// Reads pending rows of lanes that this node owns, in the order of `seq`. Changes nothing.
     async fn read_lanes(&self, read: &LaneRead<'_>) -> Result<LaneRows, Error>;
+
+    /// The first row after this one that is pending, in whatever lane, or that parks its key: rows before it stay as they are,
+    /// unless an operator replays one. Changes nothing.
+    async fn first_unsettled(&self, after: i64) -> Result<Option<i64>, Error>;
+
+    /// Who may still add rows; `None` where the database does not tell.
+    async fn writers(&self) -> Result<Option<Writers>, Error> {
+        Ok(None)
+    }
 
     /// Keys whose events wait, in the order of the events that hold them back.
     async fn blocked_keys(&self, page: Page) -> Result<Vec<BlockedKey>, Error>;

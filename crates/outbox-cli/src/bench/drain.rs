@@ -45,7 +45,7 @@ async fn beside_a_loop_by_hand<D: BareDatabase>(
 ) -> Result<(), Failure> {
     let mut rates = Rates::default();
     let mut peak = None;
-    for _ in 0..stand.settings.rounds {
+    for _ in 0..stand.settings.rounds() {
         rates.limit.push(by_hand(stand, scenario, variant, load).await?);
         let backlog = Backlog::on_empty(stand, scenario, load).await?;
         let drained = backlog.drain(stand, variant, 1).await?;

@@ -14,9 +14,10 @@ use crate::failure::Failure;
 /// What stands in a business row, besides its number.
 pub(crate) const NOTE: &str = "two of the large ones, please, and a receipt; leave them at the door if nobody is there";
 
-/// Runs `one` for the numbers from one to `events`, by so many producers at once.
+/// Runs `one` for so many numbers, from `first` on, by so many producers at once.
 pub(crate) async fn produce<F>(
     producers: usize,
+    first: i64,
     events: u64,
     done: &Arc<AtomicU64>,
     one: impl Fn(i64) -> F + Clone + Send + 'static,
@@ -24,8 +25,8 @@ pub(crate) async fn produce<F>(
 where
     F: Future<Output = Result<(), Failure>> + Send,
 {
-    let next = Arc::new(AtomicI64::new(1));
-    let last = i64::try_from(events).unwrap_or(i64::MAX);
+    let next = Arc::new(AtomicI64::new(first));
+    let last = first.saturating_add_unsigned(events) - 1;
     let mut tasks = JoinSet::new();
     for _ in 0..producers {
         let (next, done, one) = (Arc::clone(&next), Arc::clone(done), one.clone());
@@ -53,6 +54,11 @@ pub(crate) async fn warm<D: BareDatabase>(pool: &Pool<D>) -> Result<(), sqlx::Er
         connections.push(pool.acquire().await?);
     }
     Ok(())
+}
+
+/// How many transactions warm the connections up: a database plans the first few of each for themselves.
+pub(crate) fn warming<D: BareDatabase>(producers: usize) -> u64 {
+    20 * u64::from(connections::<D>(producers))
 }
 
 /// How many connections producers share. More than they are: one that is given back is not there again at once.

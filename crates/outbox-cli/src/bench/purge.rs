@@ -17,7 +17,7 @@ pub(crate) async fn purge<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(
         ..Load::pending(stand.settings.events.unwrap_or(100_000))
     };
     let mut rates = Rates::default();
-    for _ in 0..stand.settings.rounds {
+    for _ in 0..stand.settings.rounds() {
         rates.limit.push(by_hand(stand, load).await?);
         rates.framework.push(with_the_framework(stand, load).await?);
     }

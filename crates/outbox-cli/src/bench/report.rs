@@ -22,7 +22,7 @@ pub(crate) struct Finding {
     pub(crate) framework_per_s: Option<f64>,
     /// Events per second, of what it is compared with.
     pub(crate) limit_per_s: Option<f64>,
-    /// The one divided by the other.
+    /// The one divided by the other: the median over the rounds, in which they follow each other.
     pub(crate) ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<u64>,
@@ -49,14 +49,14 @@ impl Finding {
         }
     }
 
-    /// With the median of each side, and what one is of the other.
+    /// With the median of each side, and of what one was of the other, round by round: whatever slows the machine down for
+    /// a minute slows both.
     pub(crate) fn rates(mut self, rates: &Rates) -> Self {
-        let (framework, limit) = (median(&rates.framework), median(&rates.limit));
-        self.framework_per_s = framework.map(f64::round);
-        self.limit_per_s = limit.map(f64::round);
-        self.ratio = framework
-            .zip(limit)
-            .map(|(framework, limit)| (framework / limit * 1000.0).round() / 1000.0);
+        let rounds = rates.framework.iter().zip(&rates.limit);
+        let ratios: Vec<f64> = rounds.map(|(framework, limit)| framework / limit).collect();
+        self.framework_per_s = median(&rates.framework).map(f64::round);
+        self.limit_per_s = median(&rates.limit).map(f64::round);
+        self.ratio = median(&ratios).map(|ratio| (ratio * 1000.0).round() / 1000.0);
         self
     }
 
@@ -156,10 +156,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ratio_is_that_of_the_medians() {
+    fn a_ratio_is_that_of_neighbours() {
         let rates = Rates {
-            limit: vec![100.0, 90.0, 200.0],
-            framework: vec![75.0, 10.0, 80.0],
+            limit: vec![100.0, 80.0, 200.0],
+            framework: vec![75.0, 10.0, 180.0],
         };
         let finding = Finding::new("drain", "row claims", "sqlite", 5).rates(&rates);
         assert_eq!(

@@ -144,7 +144,7 @@ impl<'a, D: BareDatabase> Stand<'a, D> {
         self.last_seq(tables).await
     }
 
-    async fn last_seq(&self, tables: &Tables) -> Result<i64, Failure> {
+    pub(crate) async fn last_seq(&self, tables: &Tables) -> Result<i64, Failure> {
         Ok(D::number(
             &self.pool,
             format!("select coalesce(max(seq), 0) from {}", tables.events),

@@ -20,7 +20,7 @@ pub(crate) async fn grown<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(
     stand.fill(tables, delivered).await?;
     for variant in Variant::STRAINED {
         let mut rates = Rates::default();
-        for _ in 0..stand.settings.rounds {
+        for _ in 0..stand.settings.rounds() {
             let backlog = Backlog::on_empty(stand, "grown", load).await?;
             rates.limit.push(backlog.drain(stand, *variant, 1).await?.rate);
             let backlog = Backlog::on_top(stand, "grown", tables, load, done).await?;
@@ -41,7 +41,7 @@ pub(crate) async fn held<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<()
     let load = Load::pending(stand.settings.events.unwrap_or(300_000));
     for variant in Variant::STRAINED {
         let mut rates = Rates::default();
-        for _ in 0..stand.settings.rounds {
+        for _ in 0..stand.settings.rounds() {
             let backlog = Backlog::on_empty(stand, "held", load).await?;
             rates.limit.push(backlog.drain(stand, *variant, 1).await?.rate);
             let backlog = Backlog::on_empty(stand, "held", load).await?;
@@ -62,7 +62,7 @@ pub(crate) async fn nodes<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(
     let load = Load::pending(stand.settings.events.unwrap_or(100_000));
     for variant in Variant::STRAINED {
         let mut rates = [const { Vec::new() }; NODES.len()];
-        for _ in 0..stand.settings.rounds {
+        for _ in 0..stand.settings.rounds() {
             for (nodes, rates) in NODES.iter().zip(&mut rates) {
                 let backlog = Backlog::on_empty(stand, "nodes", load).await?;
                 rates.push(backlog.drain(stand, *variant, *nodes).await?.rate);

@@ -11,7 +11,7 @@ use super::bare::write::{BareWrite, mark_all, pending_seqs};
 use super::bare::{self, AGGREGATE_TYPE, BareDatabase, EVENT_TYPE};
 use super::node::SETTLE_LINGER;
 use super::place::Tables;
-use super::produce::{connections, produce, warm};
+use super::produce::{connections, produce, warm, warming};
 use super::report::Rates;
 use super::stand::{PATIENCE, Stand, rate};
 use crate::failure::Failure;
@@ -25,11 +25,11 @@ fn name(producers: usize) -> String {
 
 /// Business insert and publish, beside the same two inserts by hand.
 pub(crate) async fn write<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
-    let events = stand.settings.events.unwrap_or(10_000);
+    let events = stand.settings.events.unwrap_or(3_000);
     for producers in PRODUCERS {
         let mut rates = Rates::default();
-        for _ in 0..stand.settings.rounds {
-            let took = by_hand(stand, "write", producers, events).await?.0;
+        for _ in 0..stand.settings.rounds_of_producers() {
+            let took = by_hand(stand, "write", producers, events).await?.took;
             rates.limit.push(rate(events, took));
             let took = with_the_framework(stand, producers, events).await?;
             rates.framework.push(rate(events, took));
@@ -42,13 +42,13 @@ pub(crate) async fn write<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(
 
 /// The same, until all are delivered from memory and marked; beside the two inserts and a batched update by hand.
 pub(crate) async fn hot<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
-    let events = stand.settings.events.unwrap_or(10_000);
+    let events = stand.settings.events.unwrap_or(3_000);
     for producers in PRODUCERS {
         let mut rates = Rates::default();
-        for _ in 0..stand.settings.rounds {
-            let (writing, pool) = by_hand(stand, "hot", producers, events).await?;
-            let marking = mark_by_hand(stand, &pool).await?;
-            rates.limit.push(rate(events, writing + marking));
+        for _ in 0..stand.settings.rounds_of_producers() {
+            let written = by_hand(stand, "hot", producers, events).await?;
+            let marking = mark_by_hand(stand, &written).await?;
+            rates.limit.push(rate(events, written.took + marking));
             let took = through_the_hot_path(stand, producers, events).await?;
             rates.framework.push(rate(events, took));
         }
@@ -69,12 +69,20 @@ async fn producers_pool<D: BareDatabase>(
     Ok(pool)
 }
 
+/// What was written by hand.
+struct Written<D: BareDatabase> {
+    took: Duration,
+    pool: Pool<D>,
+    /// The last one that was written to warm up.
+    beyond: i64,
+}
+
 async fn by_hand<D: BareDatabase>(
     stand: &mut Stand<'_, D>,
     scenario: &str,
     producers: usize,
     events: u64,
-) -> Result<(Duration, Pool<D>), Failure> {
+) -> Result<Written<D>, Failure> {
     let tables = &stand.place.tables;
     let pool = producers_pool(stand, tables, producers).await?;
     let writer = Arc::new(BareWrite {
@@ -82,20 +90,29 @@ async fn by_hand<D: BareDatabase>(
         sql: stand.statements(tables),
         payload: Arc::clone(&stand.settings.payload),
     });
+    let one = move |number| Arc::clone(&writer).one(number);
+    let warm_up = warming::<D>(producers);
+    produce(producers, 1, warm_up, &Arc::default(), one.clone()).await?;
+    let beyond = stand.last_seq(tables).await?;
     let done = Arc::new(AtomicU64::new(0));
     let label = format!("{scenario}, {}, by hand", name(producers));
     let started = Instant::now();
-    let work = produce(producers, events, &done, move |number| Arc::clone(&writer).one(number));
+    let work = produce(producers, warm_up.cast_signed() + 1, events, &done, one);
     stand
         .watch(&label, events, || done.load(Ordering::Relaxed), work)
         .await?;
-    Ok((started.elapsed(), pool))
+    Ok(Written {
+        took: started.elapsed(),
+        pool,
+        beyond,
+    })
 }
 
-async fn mark_by_hand<D: BareDatabase>(stand: &Stand<'_, D>, pool: &Pool<D>) -> Result<Duration, Failure> {
+async fn mark_by_hand<D: BareDatabase>(stand: &Stand<'_, D>, written: &Written<D>) -> Result<Duration, Failure> {
+    let Written { pool, beyond, .. } = written;
     let sql = stand.statements(&stand.place.tables);
     let batch = stand.settings.batch;
-    let seqs = pending_seqs(pool, &sql, batch as i64).await?;
+    let seqs = pending_seqs(pool, &sql, *beyond, batch as i64).await?;
     let started = Instant::now();
     mark_all(pool, &sql, &seqs, batch).await?;
     Ok(started.elapsed())
@@ -110,18 +127,21 @@ async fn with_the_framework<D: BareDatabase>(
     let pool = producers_pool(stand, tables, producers).await?;
     let outbox = Outbox::writer_only(&pool).table(tables.events.as_str()).build().await?;
     let writer = stand.writer(&outbox, pool, tables);
+    let one = move |number| Arc::clone(&writer).one(number);
+    let warm_up = warming::<D>(producers);
+    produce(producers, 1, warm_up, &Arc::default(), one.clone()).await?;
     let done = Arc::new(AtomicU64::new(0));
     let label = format!("write, {}", name(producers));
     let started = Instant::now();
-    let work = produce(producers, events, &done, move |number| Arc::clone(&writer).one(number));
+    let work = produce(producers, warm_up.cast_signed() + 1, events, &done, one);
     stand
         .watch(&label, events, || done.load(Ordering::Relaxed), work)
         .await?;
     let took = started.elapsed();
     outbox.shutdown().await?;
-    let written = stand.count(tables, "status = 0").await?;
-    if written != events {
-        let complaint = format!("of {events} events {written} are in the table");
+    let (written, all) = (stand.count(tables, "status = 0").await?, warm_up + events);
+    if written != all {
+        let complaint = format!("of {all} events {written} are in the table");
         return Err(Failure::BenchFailed {
             scenario: "write",
             complaint,
@@ -152,18 +172,20 @@ async fn through_the_hot_path<D: BareDatabase>(
         .build()
         .await?;
     let writer = stand.writer(&outbox, pool, tables);
-    let written = Arc::default();
+    let one = move |number| Arc::clone(&writer).one(number);
+    let warm_up = warming::<D>(producers);
+    produce(producers, 1, warm_up, &Arc::default(), one.clone()).await?;
+    let sql = stand.statements(tables);
+    let beyond = stand.last_seq(tables).await?;
+    stand.settled("hot", tables, &sql, beyond).await?;
     let label = format!("hot, {}", name(producers));
     let started = Instant::now();
     let work = async {
-        produce(producers, events, &written, move |number| {
-            Arc::clone(&writer).one(number)
-        })
-        .await?;
+        produce(producers, warm_up.cast_signed() + 1, events, &Arc::default(), one).await?;
         let mut last = (Instant::now(), 0);
         loop {
             let so_far = delivered.load(Ordering::Relaxed);
-            if so_far >= events {
+            if so_far >= warm_up + events {
                 return Ok(());
             }
             if so_far > last.1 {
@@ -179,11 +201,16 @@ async fn through_the_hot_path<D: BareDatabase>(
         }
     };
     stand
-        .watch(&label, events, || delivered.load(Ordering::Relaxed), work)
+        .watch(
+            &label,
+            events,
+            || delivered.load(Ordering::Relaxed).saturating_sub(warm_up),
+            work,
+        )
         .await?;
-    let sql = stand.statements(tables);
-    let settled = stand.settled("hot", tables, &sql, events.cast_signed()).await?;
+    let last = beyond.saturating_add_unsigned(events);
+    let settled = stand.settled("hot", tables, &sql, last).await?;
     outbox.shutdown().await?;
-    stand.check("hot", tables, events).await?;
+    stand.check("hot", tables, warm_up + events).await?;
     Ok(settled - started)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outbox::store::{
     Attempt, BlockedKey, Claim, Claimed, Explain, Filter, LaneRead, LaneRows, LaneSet, LaneShare, Lease, Ownership,
-    Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent, Wakeups,
+    Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent, Wakeups, Writers,
 };
 use outbox::testing::facts::{Fact, Log};
 use outbox::{Error, EventId, async_trait};
@@ -168,6 +168,14 @@ impl Store for Recorder {
 
     async fn leave(&self, member: &str) -> Result<(), Error> {
         self.store.leave(member).await
+    }
+
+    async fn first_unsettled(&self, after: i64) -> Result<Option<i64>, Error> {
+        self.store.first_unsettled(after).await
+    }
+
+    async fn writers(&self) -> Result<Option<Writers>, Error> {
+        self.store.writers().await
     }
 
     async fn read_lanes(&self, read: &LaneRead<'_>) -> Result<LaneRows, Error> {

@@ -1,5 +1,6 @@
 //! Order: the events of a key, one by one, whatever happens to the others, or to the nodes.
 
+mod late;
 mod model;
 mod nodes;
 mod speed;
@@ -34,13 +35,13 @@ mod tests {
         builder.json(number.to_string()).build().unwrap()
     }
 
-    fn ordered<D: Database>(on: &On<D>) -> Builder<D, Ordered> {
+    pub(super) fn ordered<D: Database>(on: &On<D>) -> Builder<D, Ordered> {
         Outbox::ordered(&on.pool)
             .poll_interval(Duration::from_millis(50))
             .retry(Fixed::new(Duration::from_millis(5), 3))
     }
 
-    async fn hears<D: Database>(builder: Builder<D, Ordered>, heard: &Heard) -> Outbox<D> {
+    pub(super) async fn hears<D: Database>(builder: Builder<D, Ordered>, heard: &Heard) -> Outbox<D> {
         let builder = builder.listen_to("Account", "Moved", heard.listener());
         builder.build().await.unwrap()
     }
@@ -53,7 +54,7 @@ mod tests {
         tx.commit().await.unwrap();
     }
 
-    fn numbers(heard: &Heard, key: &str) -> Vec<usize> {
+    pub(super) fn numbers(heard: &Heard, key: &str) -> Vec<usize> {
         let deliveries = heard.deliveries();
         let of_key = deliveries
             .iter()

@@ -22,6 +22,7 @@ use crate::listen::{Handler, Router, Subscription, TypedHandler};
 use crate::node;
 use crate::notify::{Bell, Notifier, Wakener};
 use crate::poll::claim::Claims;
+use crate::poll::floor::Floor;
 use crate::poll::lane::LaneReader;
 use crate::poll::order::OrderReader;
 use crate::poll::{self, Poller, Reader};
@@ -412,6 +413,7 @@ impl<D: Backend, O> Builder<D, O> {
                     alarm: Arc::clone(&alarm),
                     pass: None,
                     bound: None,
+                    floor: Floor::default(),
                     gains: 0,
                 }),
             };

@@ -1,6 +1,6 @@
 //! Reading lanes in order: what the reader meets of a key, it meets in the order of `seq`, and puts it in line.
 //!
-//! **Why no event is overtaken.** A pass starts at the very first pending row, and goes no further than the last row that
+//! **Why no event is overtaken.** A pass starts no later than the very first pending row, and goes no further than the last row that
 //! was there when it began. Say that the producers of a key hold its lock while they write, and that `a` comes before `b`.
 //! If `b` is within the pass's bound, it was written before the pass began; so `a` was committed before, and every read of
 //! the pass sees it, before `b`. If it is not, `b` waits for the next pass. A key that is blocked is left out of a pass from
@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Step;
+use super::floor::Floor;
 use super::lane::release_ended;
 use crate::alarm::Alarm;
 use crate::dispatch::{Dispatcher, Job, Standing, key};
@@ -33,6 +34,8 @@ pub(crate) struct OrderReader {
     pub(crate) pass: Option<Pass>,
     /// How far, and since when, the last pass went.
     pub(crate) bound: Option<Bound>,
+    /// Where passes start.
+    pub(crate) floor: Floor,
     /// Lanes had been added so often when we last looked.
     pub(crate) gains: u64,
 }
@@ -54,12 +57,13 @@ pub(crate) struct Bound {
 }
 
 impl OrderReader {
-    fn begin_pass(&self, lanes: LaneSet) -> Pass {
+    async fn begin_pass(&mut self, lanes: LaneSet) -> Pass {
+        let after = self.floor.start(&*self.store).await;
         self.dispatcher.lines.begin_pass();
         Pass {
             started: Instant::now(),
             lanes,
-            after: 0,
+            after,
             bound: None,
         }
     }
@@ -79,7 +83,11 @@ impl OrderReader {
             }
         };
         let under_way = self.pass.take().filter(|pass| pass.started.elapsed() < LONGEST_PASS);
-        let mut pass = under_way.unwrap_or_else(|| self.begin_pass(lanes.open));
+        let mut pass = match under_way {
+            Some(pass) => pass,
+            None => self.begin_pass(lanes.open).await,
+        };
+        let sweeps = pass.after == 0;
         let full = self.dispatcher.lines.full(KEYS);
         let wanted = Wanted::InOrder {
             since: pass.bound.map(|bound| bound.since),
@@ -87,9 +95,13 @@ impl OrderReader {
             keys: None,
             without: &full,
         };
+        let asked = Instant::now();
         let Some(rows) = self.rows(pass.lanes, pass.after, limit, wanted).await? else {
             return Ok(Step { found: fed, more: true });
         };
+        if sweeps {
+            self.floor.swept(asked.elapsed());
+        }
         if pass.bound.is_none() && !rows.rows.is_empty() {
             pass.bound = Some(Bound {
                 up_to: rows.last_seq,

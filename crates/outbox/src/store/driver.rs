@@ -15,7 +15,7 @@ use sqlx::{Connection, Pool, Transaction};
 
 use super::batch::Batch;
 use super::statement::Statement;
-use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups};
+use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups, Writers};
 use crate::error::Error;
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -183,6 +183,13 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
         sql: &Self::Sql,
         leases: &[Lease],
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+    /// See [`Store::writers`](super::Store::writers).
+    fn writers(
+        _pool: &Pool<Self>,
+        _table: &TableName,
+    ) -> impl Future<Output = Result<Option<Writers>, sqlx::Error>> + Send {
+        std::future::ready(Ok(None))
+    }
     /// Wakes pollers; does nothing where the database cannot.
     fn notify(_pool: &Pool<Self>, _table: &TableName) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))

@@ -6,6 +6,7 @@
 //! about a row of its lanes, it writes while holding on to its own entry in that list, so that it is struck off before
 //! (and writes nothing) or after (and has written everything).
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::{Claimed, Instant};
@@ -174,6 +175,18 @@ pub struct LaneRow {
     pub lane: u8,
     /// How long it cannot be delivered yet.
     pub rests: Duration,
+}
+
+/// Who may still add rows: the transactions that have begun to write to the table.
+///
+/// A transaction is one of them before it is given a `seq`. So when all of these have ended, every row up to `last_seq` is
+/// there to be seen, or never will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Writers {
+    /// The last row that could be seen, just before they were listed. Zero: there was none.
+    pub last_seq: i64,
+    /// The transactions, by names that are never used again.
+    pub transactions: HashSet<String>,
 }
 
 /// How long a key that somebody unblocks is still left out.

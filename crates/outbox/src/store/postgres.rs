@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{COLUMN_COUNT, bind_row, columns, micros, read_claimed};
 use super::statement::{Statement, query};
-use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups, quote};
+use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups, Writers, quote};
 use crate::error::{Error, database};
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -463,6 +463,23 @@ impl Driver for Postgres {
             .execute(pool)
             .await?
             .rows_affected())
+    }
+
+    /// An insert locks its table before it takes a number from the sequence, and keeps the lock until its transaction ends.
+    /// What can be seen is decided when the statement starts, and the locks are listed after that.
+    async fn writers(pool: &PgPool, table: &TableName) -> Result<Option<Writers>, sqlx::Error> {
+        let table = quote::<Self>(table.as_str());
+        let sql = format!(
+            "select (select coalesce(max(seq), 0) from {table}),
+                    array(select virtualtransaction from pg_locks
+                          where locktype = 'relation' and relation = '{table}'::regclass and mode = 'RowExclusiveLock'
+                            and database = (select oid from pg_database where datname = current_database()))"
+        );
+        let (last_seq, transactions): (i64, Vec<String>) = sqlx::query_as(AssertSqlSafe(sql)).fetch_one(pool).await?;
+        Ok(Some(Writers {
+            last_seq,
+            transactions: transactions.into_iter().collect(),
+        }))
     }
 
     async fn notify(pool: &PgPool, table: &TableName) -> Result<(), sqlx::Error> {

@@ -118,6 +118,24 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
     statement
 }
 
+/// Both halves see one state of the database: an event that is replayed, and no longer parks its key, is in one of them.
+pub(super) async fn first_unsettled<D: Driver>(store: &SqlStore<D>, after: i64) -> Result<Option<i64>, sqlx::Error> {
+    let mut statement = Statement::<D>::new(format!(
+        "select (select t.seq from {} where {} and t.seq > ",
+        D::in_order_of_writing(&store.table),
+        D::PENDING_IN_ORDER,
+    ));
+    statement.bind(after).push(&format!(
+        " order by t.seq limit 1), (select min(k.seq) from {} k where k.seq > ",
+        quote::<D>(&store.table.key())
+    ));
+    statement.bind(after).push(")").prepared();
+    let mut connection = store.reading.acquire().await?;
+    let rows = D::fetch(&mut connection, statement).await?;
+    let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    Ok([D::int(row, 0)?, D::int(row, 1)?].into_iter().flatten().min())
+}
+
 /// `and (.. or ..)`: rows of these keys, if there are any.
 fn push_keys<D: Driver>(statement: &mut Statement<D>, and: &str, keys: &[(String, String)]) {
     for (place, (aggregate_type, aggregate_id)) in keys.iter().enumerate() {

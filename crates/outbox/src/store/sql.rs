@@ -16,7 +16,7 @@ use super::batch::Batch;
 use super::driver::Driver;
 use super::{Attempt, Claim, Claimed, Explain, Filter, Lease, Page, Purge, Purged, Settled, Settlement, Stats};
 use super::{BlockedKey, LaneRead, LaneRows, LaneSet, LaneShare, Ownership, Store, StoredEvent, Wakeups};
-use super::{Wanted, admin, read, share};
+use super::{Wanted, Writers, admin, read, share};
 use crate::error::{Error, database, is_conflict};
 use crate::event::EventId;
 use crate::table::TableName;
@@ -291,6 +291,20 @@ impl<D: Driver> Store for SqlStore<D> {
         let (statement, begins) = (read::statement(self, read), read::begins(read));
         self.run("reading lanes", statement, move |store, statement| {
             Box::pin(read::read(store, statement.clone(), begins))
+        })
+        .await
+    }
+
+    async fn first_unsettled(&self, after: i64) -> Result<Option<i64>, Error> {
+        self.run("reading lanes", (), move |store, ()| {
+            Box::pin(read::first_unsettled(store, after))
+        })
+        .await
+    }
+
+    async fn writers(&self) -> Result<Option<Writers>, Error> {
+        self.run("asking who writes", (), |store, ()| {
+            Box::pin(D::writers(&store.reading, &store.table))
         })
         .await
     }

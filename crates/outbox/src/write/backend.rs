@@ -91,7 +91,8 @@ impl<D: Driver> Backend for D {
     }
 
     async fn begin(pool: &Pool<D>) -> Result<Self::Transaction, Error> {
-        <D as Driver>::begin(pool)
+        // The future of a pool has kilobytes: on the heap, it is not copied from caller to caller.
+        Box::pin(<D as Driver>::begin(pool))
             .await
             .map_err(database("beginning a transaction"))
     }

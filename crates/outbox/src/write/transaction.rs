@@ -46,20 +46,22 @@ impl<D: Backend> Transaction<D> {
             doubtful,
         } = self;
         staged.iter_mut().for_each(Staged::begin_commit);
-        let commit = async {
-            if touched || doubtful {
-                let written: Vec<(TableName, i64)> = staged.iter().filter_map(Staged::written).collect();
-                D::commit_checked(inner, &written).await
-            } else {
-                // What was published last has told that the transaction stands.
-                D::commit(inner).await
+        let outcome = {
+            let commit = std::pin::pin!(async {
+                if touched || doubtful {
+                    let written: Vec<(TableName, i64)> = staged.iter().filter_map(Staged::written).collect();
+                    D::commit_checked(inner, &written).await
+                } else {
+                    // What was published last has told that the transaction stands.
+                    D::commit(inner).await
+                }
+            });
+            match tokio::time::timeout(COMMIT_TIMEOUT, commit).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(Error::CommitOutcomeUnknown {
+                    source: sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()),
+                }),
             }
-        };
-        let outcome = match tokio::time::timeout(COMMIT_TIMEOUT, commit).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Error::CommitOutcomeUnknown {
-                source: sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()),
-            }),
         };
         match &outcome {
             Ok(()) => staged.into_iter().for_each(Staged::committed),

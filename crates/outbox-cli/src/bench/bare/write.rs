@@ -42,16 +42,17 @@ pub(crate) async fn mark_all<D: BareDatabase>(
     Ok(())
 }
 
-/// The seqs of all pending events, in their order.
+/// The seqs of all pending events beyond one, in their order.
 pub(crate) async fn pending_seqs<D: BareDatabase>(
     pool: &Pool<D>,
     sql: &Statements,
+    beyond: i64,
     batch: i64,
 ) -> Result<Vec<i64>, Failure> {
     let mut connection = pool.acquire().await?;
     let mut seqs: Vec<i64> = Vec::new();
     loop {
-        let after = seqs.last().copied().unwrap_or(0);
+        let after = seqs.last().copied().unwrap_or(beyond);
         let rows = D::read_after(&mut connection, sql, after, batch).await?;
         if rows.is_empty() {
             return Ok(seqs);

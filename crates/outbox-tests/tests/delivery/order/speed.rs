@@ -80,17 +80,15 @@ pub(super) async fn many_keys_are_delivered_at_once<D: Database>() {
 
 pub(super) async fn poisoned_key_costs_the_others_nothing<D: Database>() {
     let _turn = crate::one_at_a_time().await;
-    // The machine is shared, and what it can do changes from second to second: neighbours are compared.
-    let mut ratios = Vec::new();
+    // Whatever else the machine does only ever slows a run down: the best of each is what the two can do.
+    let (mut clean, mut poisoned) = (0_f64, 0_f64);
     for round in 1..=15 {
-        let clean = rate::<D>(2000, 1000, 0).await;
-        let poisoned = rate::<D>(2000, 1000, 500).await;
-        eprintln!("round {round}: {clean:.0}/s, with a poisoned key {poisoned:.0}/s");
-        ratios.push(poisoned / clean);
-        ratios.sort_by(f64::total_cmp);
-        if round >= 3 && ratios[ratios.len() / 2] >= 0.95 {
+        clean = clean.max(rate::<D>(2000, 1000, 0).await);
+        poisoned = poisoned.max(rate::<D>(2000, 1000, 500).await);
+        eprintln!("best of {round}: {clean:.0}/s, with a poisoned key {poisoned:.0}/s");
+        if round >= 3 && poisoned >= 0.95 * clean {
             return;
         }
     }
-    panic!("with a poisoned key the rate is {ratios:?} of that without");
+    panic!("{clean:.0}/s, with a poisoned key {poisoned:.0}/s");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outbox::store::{
     Attempt, BlockedKey, Claim, Claimed, Explain, Filter, Inserted, LaneRead, LaneRows, LaneSet, LaneShare, Lease,
-    NewRow, Ownership, Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent,
+    NewRow, Ownership, Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent, Writers,
 };
 use outbox::{Backend, Error, EventId, PoolOf, TableName};
 use sqlx::Postgres;
@@ -196,6 +196,14 @@ impl Store for SlowStore {
 
     async fn leave(&self, member: &str) -> Result<(), Error> {
         self.0.leave(member).await
+    }
+
+    async fn first_unsettled(&self, after: i64) -> Result<Option<i64>, Error> {
+        self.0.first_unsettled(after).await
+    }
+
+    async fn writers(&self) -> Result<Option<Writers>, Error> {
+        self.0.writers().await
     }
 
     async fn read_lanes(&self, read: &LaneRead<'_>) -> Result<LaneRows, Error> {

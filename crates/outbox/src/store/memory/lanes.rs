@@ -100,6 +100,11 @@ impl Lanes {
         Some(blocked.free_soon(now))
     }
 
+    fn first_parked(&self, after: i64) -> Option<i64> {
+        let seqs = self.blocked.values().map(|blocked| blocked.seq);
+        seqs.filter(|seq| *seq > after).min()
+    }
+
     pub(super) fn is_parked_by(&self, seq: i64) -> bool {
         self.blocked
             .values()
@@ -129,6 +134,11 @@ impl Rows {
         };
         self.make_due(seq, now);
         true
+    }
+
+    pub(super) fn first_unsettled(&self, after: i64) -> Option<i64> {
+        let pending = self.pending_after(after).map(|row| row.seq()).min();
+        pending.into_iter().chain(self.lanes.first_parked(after)).min()
     }
 
     pub(super) fn read_lanes(&self, read: &LaneRead<'_>, now: Instant) -> LaneRows {

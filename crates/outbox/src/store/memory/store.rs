@@ -126,6 +126,10 @@ impl Store for MemoryStore {
         Ok(self.with(|rows, now| rows.read_lanes(read, now)))
     }
 
+    async fn first_unsettled(&self, after: i64) -> Result<Option<i64>, Error> {
+        Ok(self.with(|rows, _| rows.first_unsettled(after)))
+    }
+
     async fn blocked_keys(&self, page: Page) -> Result<Vec<BlockedKey>, Error> {
         Ok(self.with(|rows, now| rows.blocked_keys(page, now)))
     }

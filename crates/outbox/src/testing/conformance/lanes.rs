@@ -4,8 +4,10 @@ use std::time::Duration;
 use super::{Harness, LONG, SHORT, defer, event, fetch, retry, settle_one, until, write, write_born};
 use crate::event::Event;
 use crate::store::{
-    Born, LaneRead, LaneRows, LaneSet, LaneShare, Lease, Ownership, Page, Settlement, Status, Store, Verdict, Wanted,
+    Born, LaneRead, LaneRows, LaneSet, LaneShare, Lease, NewRow, Ownership, Page, Settlement, Status, Store, Verdict,
+    Wanted,
 };
+use crate::write::Backend;
 
 const IN_ORDER: Wanted<'static> = Wanted::InOrder {
     since: None,
@@ -428,4 +430,78 @@ pub async fn row_of_a_lane_is_settled_like_any_other<H: Harness>(h: &H) {
     assert_eq!(attempts[0].node, "member");
     let lease = super::claim_one(&*store, "node", LONG).await.lease;
     settle_one(&*store, lease, Verdict::Done).await;
+}
+
+/// What is behind it stays as it is: delayed rows, leased ones and those that park their key are not.
+pub async fn first_unsettled_row_is_pending_or_parks_its_key<H: Harness>(h: &H) {
+    use crate::store::Filter;
+    let store = h.store();
+    assert_eq!(store.first_unsettled(0).await.unwrap(), None);
+    join(&*store, "member").await;
+    let (stuck, next) = (keyed("stuck"), keyed("stuck"));
+    let delayed = Event::builder("Keyed").deliver_after(LONG).json("{}").build().unwrap();
+    let written = write(h, &[keyed("a"), stuck.clone(), next, delayed]).await;
+    let [first, parks, waits, delayed] = written[..] else {
+        panic!("{written:?}")
+    };
+    assert_eq!(store.first_unsettled(0).await.unwrap(), Some(first));
+    assert_eq!(store.first_unsettled(first).await.unwrap(), Some(parks));
+    assert_eq!(store.first_unsettled(waits).await.unwrap(), Some(delayed));
+    assert_eq!(store.first_unsettled(delayed).await.unwrap(), None);
+    for row in read(&*store, LaneSet::ALL, IN_ORDER).await.rows.drain(..2) {
+        let lease = row.row.lease;
+        let verdict = if lease.seq == parks { parked() } else { Verdict::Done };
+        settle_as(&*store, "member", Ownership::Keys, lease, verdict).await;
+    }
+    assert_eq!(
+        store.first_unsettled(0).await.unwrap(),
+        Some(parks),
+        "dead, and not done with"
+    );
+    assert_eq!(store.replay(&Filter::id(stuck.id()), 1).await.unwrap(), 1);
+    assert_eq!(
+        store.first_unsettled(0).await.unwrap(),
+        Some(parks),
+        "to be delivered again"
+    );
+    for row in read(&*store, LaneSet::ALL, DELIVERABLE).await.rows {
+        settle_as(&*store, "member", Ownership::Keys, row.row.lease, Verdict::Done).await;
+    }
+    assert_eq!(store.first_unsettled(0).await.unwrap(), Some(delayed));
+}
+
+/// Whoever has a `seq` is among them, and everybody who was listed is seen to have ended.
+pub async fn writers_are_told_of_until_they_have_ended<H: Harness>(h: &H) {
+    let store = h.store();
+    let Some(nobody) = store.writers().await.unwrap() else {
+        return;
+    };
+    assert_eq!((nobody.last_seq, nobody.transactions.len()), (0, 0));
+    let statements = H::Database::statements(&h.table());
+    for commits in [true, false] {
+        let late = keyed("late");
+        let rows = [NewRow {
+            event: &late,
+            born: None,
+        }];
+        let mut tx = H::Database::begin(h.pool()).await.unwrap();
+        let inserted = H::Database::insert(&mut tx, &statements, &[&rows]).await.unwrap();
+        let visible = write(h, &[keyed("early")]).await;
+        assert!(inserted.seqs < visible);
+        let writers = store.writers().await.unwrap().unwrap();
+        assert_eq!((writers.last_seq, writers.transactions.len()), (visible[0], 1));
+        assert_eq!(store.writers().await.unwrap().unwrap(), writers, "it is still there");
+        match commits {
+            true => H::Database::commit(tx).await.unwrap(),
+            false => H::Database::rollback(tx).await.unwrap(),
+        }
+        let after = store.writers().await.unwrap().unwrap();
+        assert!(after.transactions.is_disjoint(&writers.transactions));
+        let read = read(&*store, LaneSet::ALL, IN_ORDER).await;
+        assert_eq!(
+            seqs(&read).contains(&inserted.seqs[0]),
+            commits,
+            "and what it wrote, or not, is seen"
+        );
+    }
 }

@@ -1,0 +1,102 @@
+//! What is committed late comes first all the same, however long others have gone on meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outbox::Outbox;
+use outbox::store::Status;
+use outbox_tests::{Database, On};
+
+use super::tests::{hears, moved, numbers, ordered};
+use crate::heard::{Answer, Heard, publish, settled};
+
+/// Two databases on which writers do not wait for each other.
+mod late_commit_is_not_overtaken {
+    crate::cases!(late_commit_is_not_overtaken: postgres = sqlx::Postgres, mariadb = sqlx::MySql);
+}
+
+mod replay_of_a_parked_key_is_not_overtaken {
+    crate::cases!(replay_of_a_parked_key_is_not_overtaken: postgres = sqlx::Postgres, mariadb = sqlx::MySql);
+}
+
+mod tests {
+    pub(super) use super::{late_commit_is_not_overtaken, replay_of_a_parked_key_is_not_overtaken};
+}
+
+/// Passes start at a floor that is raised every second: this long, it has gone well beyond what was written before.
+const A_WHILE: Duration = Duration::from_millis(3_500);
+
+/// Publishes events of other keys as fast as it can, so that passes follow each other, until it is told to end.
+fn traffic<D: Database>(on: &On<D>, outbox: &Outbox<D>) -> (Arc<AtomicBool>, tokio::task::JoinHandle<()>) {
+    let (ends, pool, outbox) = (Arc::new(AtomicBool::new(false)), on.pool.clone(), outbox.clone());
+    let end = Arc::clone(&ends);
+    let task = tokio::spawn(async move {
+        for round in 0.. {
+            if end.load(Ordering::Relaxed) {
+                return;
+            }
+            let events: Vec<_> = (0..100).map(|n| moved(&format!("other-{}", n % 50), round)).collect();
+            let mut tx = outbox.begin(&pool).await.unwrap();
+            outbox.publish_all(&mut tx, events).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+    });
+    (ends, task)
+}
+
+async fn late_commit_is_not_overtaken<D: Database>() {
+    let on = On::<D>::open("late_commit").await;
+    let heard = Heard::default();
+    let outbox = hears(ordered(&on), &heard).await;
+    let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
+    let keys = ["a", "b", "c", "d", "e"];
+    let mut late = Vec::new();
+    for key in keys {
+        let mut tx = writer.begin(&on.pool).await.unwrap();
+        writer.publish(&mut tx, moved(key, 0)).await.unwrap();
+        late.push((key, tx));
+    }
+    let (ends, task) = traffic(&on, &writer);
+    tokio::time::sleep(A_WHILE).await;
+    for (key, tx) in late {
+        tx.commit().await.unwrap();
+        publish(&writer, &on.pool, &moved(key, 1)).await;
+    }
+    for key in keys {
+        outbox_testbed::eventually("both events of the key", crate::heard::DEADLINE, async || {
+            (numbers(&heard, key).len() == 2).then_some(())
+        })
+        .await;
+    }
+    ends.store(true, Ordering::Relaxed);
+    task.await.unwrap();
+    outbox.shutdown().await.unwrap();
+    writer.shutdown().await.unwrap();
+    for key in keys {
+        assert_eq!(numbers(&heard, key), [0, 1], "{key}");
+    }
+}
+
+async fn replay_of_a_parked_key_is_not_overtaken<D: Database>() {
+    let on = On::<D>::open("late_replay").await;
+    let heard = Heard::answering([Answer::Permanent]);
+    let outbox = hears(ordered(&on).park_on_death(), &heard).await;
+    let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
+    let dead = publish(&writer, &on.pool, &moved("a", 0)).await;
+    settled(&**outbox.store(), &dead, Status::Dead).await;
+    let (ends, task) = traffic(&on, &writer);
+    tokio::time::sleep(A_WHILE).await;
+    publish(&writer, &on.pool, &moved("a", 1)).await;
+    let filter = outbox::store::Filter::id(&dead);
+    assert_eq!(outbox.admin().replay(&filter, |_| ()).await.unwrap(), 1);
+    outbox_testbed::eventually("all events of the key", crate::heard::DEADLINE, async || {
+        (numbers(&heard, "a").len() == 3).then_some(())
+    })
+    .await;
+    ends.store(true, Ordering::Relaxed);
+    task.await.unwrap();
+    outbox.shutdown().await.unwrap();
+    writer.shutdown().await.unwrap();
+    assert_eq!(numbers(&heard, "a"), [0, 0, 1]);
+}
