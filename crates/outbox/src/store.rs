@@ -53,7 +53,9 @@ pub(crate) use driver::quote;
 #[doc(hidden)]
 pub use driver::{Dialect, Driver, Serialized};
 pub(crate) use lane::UNBLOCKED_AFTER;
-pub use lane::{BlockedKey, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Ownership, Wanted, Writers};
+pub use lane::{
+    BlockedKey, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Ownership, Unsettled, Wanted, Writers,
+};
 #[doc(hidden)]
 pub use row::{Born, Inserted, NewRow};
 pub(crate) use sql::{SqlStore, own_pool};
@@ -291,9 +293,8 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// Reads pending rows of lanes that this node owns, in the order of `seq`. Changes nothing.
     async fn read_lanes(&self, read: &LaneRead<'_>) -> Result<LaneRows, Error>;
 
-    /// The first row after this one that is pending, in whatever lane, or that parks its key: rows before it stay as they are,
-    /// unless an operator replays one. Changes nothing.
-    async fn first_unsettled(&self, after: i64) -> Result<Option<i64>, Error>;
+    /// What is not done with among the rows after this one. Changes nothing.
+    async fn unsettled(&self, after: i64) -> Result<Unsettled, Error>;
 
     /// Who may still add rows; `None` where the database does not tell.
     async fn writers(&self) -> Result<Option<Writers>, Error> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outbox::store::{
     Attempt, BlockedKey, Claim, Claimed, Explain, Filter, LaneRead, LaneRows, LaneSet, LaneShare, Lease, Ownership,
-    Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent, Wakeups, Writers,
+    Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent, Unsettled, Wakeups, Writers,
 };
 use outbox::testing::facts::{Fact, Log};
 use outbox::{Error, EventId, async_trait};
@@ -170,8 +170,8 @@ impl Store for Recorder {
         self.store.leave(member).await
     }
 
-    async fn first_unsettled(&self, after: i64) -> Result<Option<i64>, Error> {
-        self.store.first_unsettled(after).await
+    async fn unsettled(&self, after: i64) -> Result<Unsettled, Error> {
+        self.store.unsettled(after).await
     }
 
     async fn writers(&self) -> Result<Option<Writers>, Error> {

@@ -59,6 +59,9 @@ pub(crate) struct Bound {
 impl OrderReader {
     async fn begin_pass(&mut self, lanes: LaneSet) -> Pass {
         let after = self.floor.start(&*self.store).await;
+        if let Some(wait) = self.floor.awaits_sweep().filter(|_| after > 0) {
+            self.alarm.ring_after(wait);
+        }
         self.dispatcher.lines.begin_pass();
         Pass {
             started: Instant::now(),
@@ -70,10 +73,20 @@ impl OrderReader {
 
     /// Reads up to `limit` rows.
     pub(super) async fn read(&mut self, limit: usize) -> Result<Step, Error> {
+        let step = self.step(limit).await;
+        if step.is_err() {
+            // The server that answers next may be another one.
+            self.floor.tear_down();
+        }
+        step
+    }
+
+    async fn step(&mut self, limit: usize) -> Result<Step, Error> {
         let lanes = self.dispatcher.in_flight.lanes();
         if std::mem::replace(&mut self.gains, lanes.gains) != lanes.gains {
             // What is pending in a new lane may be as old as anything. The bound serves lines that are there.
             self.pass = None;
+            self.floor.tear_down();
         }
         let fed = match self.feed().await {
             Ok(fed) => fed,
@@ -100,7 +113,8 @@ impl OrderReader {
             return Ok(Step { found: fed, more: true });
         };
         if sweeps {
-            self.floor.swept(asked.elapsed());
+            let first = rows.rows.first().map(|first| first.row.lease.seq);
+            self.floor.swept(asked.elapsed(), first);
         }
         if pass.bound.is_none() && !rows.rows.is_empty() {
             pass.bound = Some(Bound {

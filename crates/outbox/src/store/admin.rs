@@ -181,9 +181,18 @@ pub(super) async fn replay<D: Driver>(store: &SqlStore<D>, filter: &Filter, limi
     // The condition is repeated outside, where it is judged again if the row has changed meanwhile.
     push_picked(&mut statement, &table, filter, " and status = 3", limit);
     statement.push(" and status = 3");
-    let mut connection = store.pool.acquire().await?;
-    let replayed = D::execute(&mut connection, statement).await?;
-    read::unblock_resolved(store, &mut connection).await?;
+    let replayed = D::execute(&mut *store.pool.acquire().await?, statement).await?;
+    // Told before their keys go on: whoever reads in order starts anew.
+    if replayed > 0 {
+        lead(
+            store,
+            read::REPLAYS,
+            &format!("{:016x}", rand::random::<u64>()),
+            Duration::ZERO,
+        )
+        .await?;
+    }
+    read::unblock_resolved(store, &mut *store.pool.acquire().await?).await?;
     Ok(replayed)
 }
 

@@ -183,10 +183,21 @@ pub struct LaneRow {
 /// there to be seen, or never will be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writers {
+    /// Names the run of the server: another one does not know what this one knew.
+    pub server: i64,
     /// The last row that could be seen, just before they were listed. Zero: there was none.
     pub last_seq: i64,
     /// The transactions, by names that are never used again.
     pub transactions: HashSet<String>,
+}
+
+/// What is not done with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsettled {
+    /// The first row that is pending, in whatever lane, or that parks its key.
+    pub first: Option<i64>,
+    /// How often dead events have been replayed: a row that was done with may no longer be.
+    pub replays: i64,
 }
 
 /// How long a key that somebody unblocks is still left out.

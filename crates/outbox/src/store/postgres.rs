@@ -470,13 +470,19 @@ impl Driver for Postgres {
     async fn writers(pool: &PgPool, table: &TableName) -> Result<Option<Writers>, sqlx::Error> {
         let table = quote::<Self>(table.as_str());
         let sql = format!(
-            "select (select coalesce(max(seq), 0) from {table}),
+            "select (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint,
+                    (select coalesce(max(seq), 0) from {table}),
                     array(select virtualtransaction from pg_locks
                           where locktype = 'relation' and relation = '{table}'::regclass and mode = 'RowExclusiveLock'
-                            and database = (select oid from pg_database where datname = current_database()))"
+                            and database = (select oid from pg_database where datname = current_database())),
+                    (select seqcache from pg_sequence
+                     where seqrelid = pg_get_serial_sequence('{table}', 'seq')::regclass)"
         );
-        let (last_seq, transactions): (i64, Vec<String>) = sqlx::query_as(AssertSqlSafe(sql)).fetch_one(pool).await?;
-        Ok(Some(Writers {
+        let (server, last_seq, transactions, cache): (i64, i64, Vec<String>, Option<i64>) =
+            sqlx::query_as(AssertSqlSafe(sql)).fetch_one(pool).await?;
+        // Sessions that keep numbers in store use them whenever they like.
+        Ok((cache == Some(1)).then(|| Writers {
+            server,
             last_seq,
             transactions: transactions.into_iter().collect(),
         }))

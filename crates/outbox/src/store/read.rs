@@ -4,13 +4,16 @@ use super::driver::{Driver, quote};
 use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, read_claimed, required};
 use super::sql::SqlStore;
 use super::statement::Statement;
-use super::{BlockedKey, LaneRead, LaneRow, LaneRows, LaneSet, Page, Wanted};
+use super::{BlockedKey, LaneRead, LaneRow, LaneRows, LaneSet, Page, Unsettled, Wanted};
 
 /// What is read besides [`columns`]: until when it is leased; its lane, where several nodes share them; and how far a pass
 /// may go, where one begins.
 const LEASED_UNTIL: usize = COLUMN_COUNT;
 const LANE: usize = COLUMN_COUNT + 1;
 const LAST_SEQ: usize = COLUMN_COUNT + 2;
+
+/// The named lease whose epoch counts replays. Nobody ever holds it.
+pub(super) const REPLAYS: &str = "replays";
 
 /// Served by the index of pending rows in the order of writing.
 pub(super) async fn read<D: Driver>(
@@ -118,22 +121,29 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
     statement
 }
 
-/// Both halves see one state of the database: an event that is replayed, and no longer parks its key, is in one of them.
-pub(super) async fn first_unsettled<D: Driver>(store: &SqlStore<D>, after: i64) -> Result<Option<i64>, sqlx::Error> {
+/// All of it is of one state of the database: an event that is replayed is seen as parking its key, or as pending.
+pub(super) async fn unsettled<D: Driver>(store: &SqlStore<D>, after: i64) -> Result<Unsettled, sqlx::Error> {
     let mut statement = Statement::<D>::new(format!(
         "select (select t.seq from {} where {} and t.seq > ",
         D::in_order_of_writing(&store.table),
         D::PENDING_IN_ORDER,
     ));
     statement.bind(after).push(&format!(
-        " order by t.seq limit 1), (select min(k.seq) from {} k where k.seq > ",
+        " order by t.seq limit 1), (select min(k.seq) from {} k where k.blocked_until is null and k.seq > ",
         quote::<D>(&store.table.key())
     ));
-    statement.bind(after).push(")").prepared();
+    statement.bind(after).push(&format!(
+        "), (select l.epoch from {} l where l.name = ",
+        quote::<D>(&store.table.lease())
+    ));
+    statement.bind(REPLAYS).push(")").prepared();
     let mut connection = store.reading.acquire().await?;
     let rows = D::fetch(&mut connection, statement).await?;
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    Ok([D::int(row, 0)?, D::int(row, 1)?].into_iter().flatten().min())
+    Ok(Unsettled {
+        first: [D::int(row, 0)?, D::int(row, 1)?].into_iter().flatten().min(),
+        replays: D::int(row, 2)?.unwrap_or(0),
+    })
 }
 
 /// `and (.. or ..)`: rows of these keys, if there are any.

@@ -16,7 +16,7 @@ use super::batch::Batch;
 use super::driver::Driver;
 use super::{Attempt, Claim, Claimed, Explain, Filter, Lease, Page, Purge, Purged, Settled, Settlement, Stats};
 use super::{BlockedKey, LaneRead, LaneRows, LaneSet, LaneShare, Ownership, Store, StoredEvent, Wakeups};
-use super::{Wanted, Writers, admin, read, share};
+use super::{Unsettled, Wanted, Writers, admin, read, share};
 use crate::error::{Error, database, is_conflict};
 use crate::event::EventId;
 use crate::table::TableName;
@@ -295,9 +295,9 @@ impl<D: Driver> Store for SqlStore<D> {
         .await
     }
 
-    async fn first_unsettled(&self, after: i64) -> Result<Option<i64>, Error> {
+    async fn unsettled(&self, after: i64) -> Result<Unsettled, Error> {
         self.run("reading lanes", (), move |store, ()| {
-            Box::pin(read::first_unsettled(store, after))
+            Box::pin(read::unsettled(store, after))
         })
         .await
     }

@@ -161,7 +161,7 @@ macro_rules! store_conformance {
                 parked_key_waits_for_an_operator
                 delayed_event_holds_nobody_back
                 keys_can_be_asked_for_or_left_out
-                first_unsettled_row_is_pending_or_parks_its_key
+                unsettled_row_is_pending_or_parks_its_key
                 writers_are_told_of_until_they_have_ended
                 row_of_a_lane_is_settled_like_any_other
                 // lead

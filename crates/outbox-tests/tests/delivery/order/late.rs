@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outbox::Outbox;
-use outbox::store::Status;
+use outbox::store::{Filter, Status};
+use outbox::{Event, Outbox};
+use outbox_testbed::eventually;
 use outbox_tests::{Database, On};
 
 use super::tests::{hears, moved, numbers, ordered};
-use crate::heard::{Answer, Heard, drained, publish, settled};
+use crate::heard::{Answer, DEADLINE, Heard, drained, publish, settled};
 
 mod late_commit_is_not_overtaken {
     crate::cases!(late_commit_is_not_overtaken: postgres = sqlx::Postgres, mariadb = sqlx::MySql);
@@ -17,6 +18,10 @@ mod late_commit_is_not_overtaken {
 
 mod replay_of_a_parked_key_is_not_overtaken {
     crate::cases!(replay_of_a_parked_key_is_not_overtaken: postgres = sqlx::Postgres, mariadb = sqlx::MySql);
+}
+
+mod replayed_event_that_fails_holds_back_its_key {
+    crate::cases!(replayed_event_that_fails_holds_back_its_key: postgres = sqlx::Postgres, mariadb = sqlx::MySql);
 }
 
 mod tests {
@@ -32,6 +37,11 @@ mod tests {
     pub(super) async fn replay_of_a_parked_key_is_not_overtaken<D: Database>() {
         let on = On::<D>::open("late_replay").await;
         super::replay_of_a_parked_key_is_not_overtaken(&on).await;
+    }
+
+    pub(super) async fn replayed_event_that_fails_holds_back_its_key<D: Database>() {
+        let on = On::<D>::open("late_failure").await;
+        super::replayed_event_that_fails_holds_back_its_key(&on).await;
     }
 
     /// While the remains of what was delivered cannot be cleared away, most passes start behind them.
@@ -51,6 +61,7 @@ mod tests {
         sqlx::raw_sql(remains).execute(&on.pool).await.unwrap();
         super::late_commit_is_not_overtaken(&on).await;
         super::replay_of_a_parked_key_is_not_overtaken(&on).await;
+        super::replayed_event_that_fails_holds_back_its_key(&on).await;
         held.rollback().await.unwrap();
     }
 }
@@ -95,7 +106,7 @@ async fn late_commit_is_not_overtaken<D: Database>(on: &On<D>) {
         publish(&writer, &on.pool, &moved(key, 1)).await;
     }
     for key in keys {
-        outbox_testbed::eventually("both events of the key", crate::heard::DEADLINE, async || {
+        eventually("both events of the key", DEADLINE, async || {
             (numbers(&heard, key).len() == 2).then_some(())
         })
         .await;
@@ -119,9 +130,8 @@ async fn replay_of_a_parked_key_is_not_overtaken<D: Database>(on: &On<D>) {
     let (ends, task) = traffic(on, &writer);
     tokio::time::sleep(A_WHILE).await;
     publish(&writer, &on.pool, &moved("parked", 1)).await;
-    let filter = outbox::store::Filter::id(&dead);
-    assert_eq!(outbox.admin().replay(&filter, |_| ()).await.unwrap(), 1);
-    outbox_testbed::eventually("all events of the key", crate::heard::DEADLINE, async || {
+    assert_eq!(outbox.admin().replay(&Filter::id(&dead), |_| ()).await.unwrap(), 1);
+    eventually("all events of the key", DEADLINE, async || {
         (numbers(&heard, "parked").len() == 3).then_some(())
     })
     .await;
@@ -131,4 +141,35 @@ async fn replay_of_a_parked_key_is_not_overtaken<D: Database>(on: &On<D>) {
     outbox.shutdown().await.unwrap();
     writer.shutdown().await.unwrap();
     assert_eq!(numbers(&heard, "parked"), [0, 0, 1]);
+}
+
+/// Its key has gone on without it, long ago; from the replay on it is an event like any other.
+async fn replayed_event_that_fails_holds_back_its_key<D: Database>(on: &On<D>) {
+    let heard = Heard::default();
+    let failing = Heard::answering([
+        Answer::Permanent,
+        Answer::RetryAfter(Duration::from_millis(500)),
+        Answer::Done,
+    ]);
+    let builder = ordered(on).listen_to("Account", "Failing", failing.listener());
+    let outbox = hears(builder, &heard).await;
+    let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
+    let event = Event::builder("Failing").aggregate("Account", "again").json("0");
+    let dead = publish(&writer, &on.pool, &event.build().unwrap()).await;
+    settled(&**outbox.store(), &dead, Status::Dead).await;
+    let (ends, task) = traffic(on, &writer);
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(outbox.admin().replay(&Filter::id(&dead), |_| ()).await.unwrap(), 1);
+    failing.wait(2).await;
+    publish(&writer, &on.pool, &moved("again", 1)).await;
+    let before = eventually("the next event of the key", DEADLINE, async || {
+        (!numbers(&heard, "again").is_empty()).then(|| failing.count())
+    })
+    .await;
+    assert_eq!(before, 3, "the next one waits while it is tried again");
+    ends.store(true, Ordering::Relaxed);
+    task.await.unwrap();
+    drained(&**outbox.store()).await;
+    outbox.shutdown().await.unwrap();
+    writer.shutdown().await.unwrap();
 }

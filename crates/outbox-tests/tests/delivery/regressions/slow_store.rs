@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outbox::store::{
     Attempt, BlockedKey, Claim, Claimed, Explain, Filter, Inserted, LaneRead, LaneRows, LaneSet, LaneShare, Lease,
-    NewRow, Ownership, Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent, Writers,
+    NewRow, Ownership, Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent, Unsettled, Writers,
 };
 use outbox::{Backend, Error, EventId, PoolOf, TableName};
 use sqlx::Postgres;
@@ -198,8 +198,8 @@ impl Store for SlowStore {
         self.0.leave(member).await
     }
 
-    async fn first_unsettled(&self, after: i64) -> Result<Option<i64>, Error> {
-        self.0.first_unsettled(after).await
+    async fn unsettled(&self, after: i64) -> Result<Unsettled, Error> {
+        self.0.unsettled(after).await
     }
 
     async fn writers(&self) -> Result<Option<Writers>, Error> {

@@ -4,7 +4,8 @@ use std::time::Duration;
 use super::super::lane::fair_share;
 use super::super::row::{from_micros, instant, micros};
 use super::super::{
-    BlockedKey, Instant, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Page, Status, UNBLOCKED_AFTER, Wanted,
+    BlockedKey, Instant, LANES, LaneRead, LaneRow, LaneRows, LaneSet, LaneShare, Page, Status, UNBLOCKED_AFTER,
+    Unsettled, Wanted,
 };
 use super::rows::Rows;
 
@@ -15,6 +16,8 @@ pub(super) struct Lanes {
     members: Vec<(String, Instant)>,
     owners: BTreeMap<u8, String>,
     blocked: BTreeMap<(String, String), Blocked>,
+    /// How often dead events have been replayed.
+    pub(super) replays: i64,
 }
 
 struct Blocked {
@@ -101,8 +104,8 @@ impl Lanes {
     }
 
     fn first_parked(&self, after: i64) -> Option<i64> {
-        let seqs = self.blocked.values().map(|blocked| blocked.seq);
-        seqs.filter(|seq| *seq > after).min()
+        let parked = self.blocked.values().filter(|blocked| blocked.until.is_none());
+        parked.map(|blocked| blocked.seq).filter(|seq| *seq > after).min()
     }
 
     pub(super) fn is_parked_by(&self, seq: i64) -> bool {
@@ -136,9 +139,12 @@ impl Rows {
         true
     }
 
-    pub(super) fn first_unsettled(&self, after: i64) -> Option<i64> {
+    pub(super) fn unsettled(&self, after: i64) -> Unsettled {
         let pending = self.pending_after(after).map(|row| row.seq()).min();
-        pending.into_iter().chain(self.lanes.first_parked(after)).min()
+        Unsettled {
+            first: pending.into_iter().chain(self.lanes.first_parked(after)).min(),
+            replays: self.lanes.replays,
+        }
     }
 
     pub(super) fn read_lanes(&self, read: &LaneRead<'_>, now: Instant) -> LaneRows {

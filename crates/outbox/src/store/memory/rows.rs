@@ -458,6 +458,7 @@ impl Rows {
                 row.free();
             });
         }
+        self.lanes.replays += i64::from(!picked.is_empty());
         self.unblock_resolved(now);
         picked.len() as u64
     }

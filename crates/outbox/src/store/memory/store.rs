@@ -8,7 +8,7 @@ use super::super::{
     Attempt, Claim, Claimed, Explain, Filter, Instant, Lease, Page, Purge, Purged, Settled, Settlement,
 };
 use super::super::{BlockedKey, LaneRead, LaneRows, LaneSet, LaneShare, Ownership};
-use super::super::{Stats, Store, StoredEvent, Wakeups};
+use super::super::{Stats, Store, StoredEvent, Unsettled, Wakeups};
 use super::MemoryPool;
 use super::rows::Rows;
 use crate::error::Error;
@@ -126,8 +126,8 @@ impl Store for MemoryStore {
         Ok(self.with(|rows, now| rows.read_lanes(read, now)))
     }
 
-    async fn first_unsettled(&self, after: i64) -> Result<Option<i64>, Error> {
-        Ok(self.with(|rows, _| rows.first_unsettled(after)))
+    async fn unsettled(&self, after: i64) -> Result<Unsettled, Error> {
+        Ok(self.with(|rows, _| rows.unsettled(after)))
     }
 
     async fn blocked_keys(&self, page: Page) -> Result<Vec<BlockedKey>, Error> {

@@ -432,42 +432,49 @@ pub async fn row_of_a_lane_is_settled_like_any_other<H: Harness>(h: &H) {
     settle_one(&*store, lease, Verdict::Done).await;
 }
 
-/// What is behind it stays as it is: delayed rows, leased ones and those that park their key are not.
-pub async fn first_unsettled_row_is_pending_or_parks_its_key<H: Harness>(h: &H) {
+/// Delayed rows are not done with, nor those that park their key; those that were tried again are, once they are delivered.
+pub async fn unsettled_row_is_pending_or_parks_its_key<H: Harness>(h: &H) {
     use crate::store::Filter;
     let store = h.store();
-    assert_eq!(store.first_unsettled(0).await.unwrap(), None);
+    let first = async |after| store.unsettled(after).await.unwrap().first;
+    let replays = async || store.unsettled(0).await.unwrap().replays;
+    assert_eq!(first(0).await, None);
     join(&*store, "member").await;
     let (stuck, next) = (keyed("stuck"), keyed("stuck"));
     let delayed = Event::builder("Keyed").deliver_after(LONG).json("{}").build().unwrap();
     let written = write(h, &[keyed("a"), stuck.clone(), next, delayed]).await;
-    let [first, parks, waits, delayed] = written[..] else {
+    let [again, parks, waits, delayed] = written[..] else {
         panic!("{written:?}")
     };
-    assert_eq!(store.first_unsettled(0).await.unwrap(), Some(first));
-    assert_eq!(store.first_unsettled(first).await.unwrap(), Some(parks));
-    assert_eq!(store.first_unsettled(waits).await.unwrap(), Some(delayed));
-    assert_eq!(store.first_unsettled(delayed).await.unwrap(), None);
+    assert_eq!(first(0).await, Some(again));
+    assert_eq!(first(again).await, Some(parks));
+    assert_eq!(first(waits).await, Some(delayed));
+    assert_eq!(first(delayed).await, None);
     for row in read(&*store, LaneSet::ALL, IN_ORDER).await.rows.drain(..2) {
         let lease = row.row.lease;
-        let verdict = if lease.seq == parks { parked() } else { Verdict::Done };
+        let verdict = if lease.seq == parks {
+            parked()
+        } else {
+            retry(Duration::ZERO, "once more")
+        };
         settle_as(&*store, "member", Ownership::Keys, lease, verdict).await;
     }
-    assert_eq!(
-        store.first_unsettled(0).await.unwrap(),
-        Some(parks),
-        "dead, and not done with"
-    );
+    assert_eq!(first(0).await, Some(again), "to be tried again");
+    let lease = until("the row to be due", async || {
+        let rows = read(&*store, LaneSet::ALL, DELIVERABLE).await.rows;
+        rows.iter().map(|row| row.row.lease).find(|lease| lease.seq == again)
+    })
+    .await;
+    settle_as(&*store, "member", Ownership::Keys, lease, Verdict::Done).await;
+    assert_eq!(first(0).await, Some(parks), "dead, and not done with");
+    let before = replays().await;
     assert_eq!(store.replay(&Filter::id(stuck.id()), 1).await.unwrap(), 1);
-    assert_eq!(
-        store.first_unsettled(0).await.unwrap(),
-        Some(parks),
-        "to be delivered again"
-    );
+    assert_eq!(first(0).await, Some(parks), "to be delivered again");
+    assert!(replays().await > before, "a replay is told of");
     for row in read(&*store, LaneSet::ALL, DELIVERABLE).await.rows {
         settle_as(&*store, "member", Ownership::Keys, row.row.lease, Verdict::Done).await;
     }
-    assert_eq!(store.first_unsettled(0).await.unwrap(), Some(delayed));
+    assert_eq!(first(0).await, Some(delayed));
 }
 
 /// Whoever has a `seq` is among them, and everybody who was listed is seen to have ended.
