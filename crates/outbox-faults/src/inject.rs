@@ -1,6 +1,7 @@
 //! The faults at work: each starts the nodes, makes things go wrong for a while, and sees to it that they heal.
 
 mod disk;
+mod held;
 mod kills;
 mod network;
 mod nodes;
