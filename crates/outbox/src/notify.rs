@@ -1,5 +1,6 @@
-//! Notifications between processes, where the database has them. Sent after the commit, by a task of our own, a few
-//! hundred a second at most: a NOTIFY inside the business transaction would take a lock that all commits share.
+//! Notifications between processes, where the database has them. Sent after the commit, by a task of our own, at once and
+//! then, as long as commits follow each other, a few dozen a second: a NOTIFY inside the business transaction would take a
+//! lock that all commits share, and one for each of them would cost as much as the event.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,10 @@ use crate::service::{Pulse, in_time};
 use crate::store::{Born, Lease, Store};
 use crate::write::{Committed, Handoff};
 
-/// Between two notifications.
+/// Between two notifications; twice as long each time that there is another one to be sent at its end.
 const GAP: Duration = Duration::from_millis(2);
+/// But no longer than this: what is busy looks by itself as often.
+const LONGEST_GAP: Duration = Duration::from_millis(20);
 
 /// The hand-over of a process that only writes: wakes those that deliver.
 #[derive(Debug, Default)]
@@ -49,18 +52,30 @@ pub(crate) struct Notifier {
 impl Notifier {
     /// Runs until `soft` is cancelled.
     pub(crate) async fn run(self, soft: CancellationToken, pulse: Pulse) {
+        let mut gap = GAP;
+        let mut rung = false;
         loop {
             pulse.beat();
-            tokio::select! {
-                () = soft.cancelled() => return,
-                () = tokio::time::sleep(Pulse::INTERVAL) => continue,
-                () = self.bell.0.notified() => {}
+            if !rung {
+                tokio::select! {
+                    () = soft.cancelled() => return,
+                    () = tokio::time::sleep(Pulse::INTERVAL) => continue,
+                    () = self.bell.0.notified() => {}
+                }
             }
             // A notification that is lost costs its receivers a poll interval.
             if let Err(error) = in_time("notifying", self.store.notify()).await {
                 tracing::error!(%error, "other nodes could not be notified");
             }
-            tokio::time::sleep(GAP).await;
+            let over = Instant::now() + gap;
+            rung = tokio::time::timeout_at(over, self.bell.0.notified()).await.is_ok();
+            gap = if rung { (gap * 2).min(LONGEST_GAP) } else { GAP };
+            if soft.is_cancelled() {
+                return;
+            }
+            if rung {
+                tokio::time::sleep_until(over).await;
+            }
         }
     }
 }
@@ -109,5 +124,52 @@ impl Wakener {
                 () = tokio::time::sleep(Pulse::INTERVAL) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::store::memory::{Memory, MemoryPool};
+    use crate::{Backend, TableName};
+
+    /// Rings so often, with such pauses; returns how often others were notified.
+    async fn notified(rings: u32, pause: Duration) -> usize {
+        let store = <Memory as Backend>::store(&MemoryPool::new(), &TableName::default());
+        let mut wakeups = store.wakeups().await.unwrap().unwrap();
+        let heard = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&heard);
+        let hearing = tokio::spawn(async move {
+            while wakeups.next().await.is_ok() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let (bell, soft) = (Arc::new(Bell::default()), CancellationToken::new());
+        let notifier = Notifier {
+            bell: Arc::clone(&bell),
+            store,
+        };
+        let notifying = tokio::spawn(notifier.run(soft.clone(), Pulse::new()));
+        for _ in 0..rings {
+            bell.ring();
+            tokio::time::sleep(pause).await;
+        }
+        soft.cancel();
+        notifying.await.unwrap();
+        hearing.abort();
+        heard.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn commits_that_follow_each_other_share_notifications() {
+        assert_eq!(
+            notified(20, Duration::from_millis(50)).await,
+            20,
+            "each is told of at once"
+        );
+        let of_a_second = notified(1_000, Duration::from_millis(1)).await;
+        assert!((40..=60).contains(&of_a_second), "{of_a_second}");
     }
 }

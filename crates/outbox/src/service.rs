@@ -43,7 +43,7 @@ impl Pulse {
     /// Loops beat at least this often, unless they are stuck.
     pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             started: Instant::now(),
             last: Arc::default(),

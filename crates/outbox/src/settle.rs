@@ -38,7 +38,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             batch: 500,
-            linger: Duration::from_millis(5),
+            linger: Duration::from_millis(10),
         }
     }
 }

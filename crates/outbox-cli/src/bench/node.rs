@@ -130,7 +130,7 @@ impl<D: BareDatabase> Configure<D> for Listening<'_> {
 }
 
 /// The library's default.
-pub(crate) const SETTLE_LINGER: Duration = Duration::from_millis(5);
+pub(crate) const SETTLE_LINGER: Duration = Duration::from_millis(10);
 
 fn heard(delivery: &Delivery) -> io::Result<()> {
     let at = since_1970();

@@ -303,7 +303,7 @@ impl<D: Backend, O> Builder<D, O> {
     }
 
     /// How many outcomes are written at once, and how long one waits for others, unless the next event of its key waits for
-    /// it. Default: 500, and 5 ms. What waits is delivered again if the process dies meanwhile.
+    /// it. Default: 500, and 10 ms. What waits is delivered again if the process dies meanwhile.
     pub fn settle_batch(mut self, outcomes: usize, linger: Duration) -> Self {
         self.settle = settle::Config {
             batch: outcomes.clamp(1, 10_000),
