@@ -104,10 +104,13 @@ impl<D: Backend> Writer<D> {
         let Inserted { seqs, inside } = self.insert(connection, &rows).await?;
         fail_point!("after-insert");
         let row = seqs.first().copied();
+        let mut seqs = seqs.into_iter();
         let leases: Vec<Option<Lease>> = rows
             .iter()
-            .zip(seqs)
-            .map(|(row, seq)| row.born.map(|born| Lease { seq, token: born.token }))
+            .map(|row| {
+                let seq = seqs.next()?;
+                row.born.map(|born| Lease { seq, token: born.token })
+            })
             .collect();
         let deadline = born.map_or(written_at, |born| written_at + born.lease);
 

@@ -32,7 +32,8 @@ pub struct Born<'a> {
 /// Rows that were written.
 #[derive(Clone, Debug)]
 pub struct Inserted {
-    /// One for each, in the order they were given.
+    /// One for each, in the order they were given. None at all for a row that is born free, where it would cost something to
+    /// tell: nobody needs it.
     pub seqs: Vec<i64>,
     /// The database has told, with them, that they are inside of a transaction: it has not ended it by itself before.
     pub inside: bool,

@@ -221,7 +221,14 @@ async fn write_born<H: Harness>(h: &H, events: &[Event], born: Option<Born<'_>>)
     let mut tx = H::Database::begin(h.pool()).await.unwrap();
     let inserted = H::Database::insert(&mut tx, &statements, &chunks).await.unwrap();
     H::Database::commit(tx).await.unwrap();
-    inserted.seqs
+    if inserted.seqs.len() == events.len() {
+        return inserted.seqs;
+    }
+    let (store, mut seqs) = (h.store(), Vec::new());
+    for event in events {
+        seqs.push(fetch(&*store, event.id()).await.seq);
+    }
+    seqs
 }
 
 /// Writes one event that is due at once.

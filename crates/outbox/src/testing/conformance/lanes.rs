@@ -487,9 +487,14 @@ pub async fn writers_are_told_of_until_they_have_ended<H: Harness>(h: &H) {
     let statements = H::Database::statements(&h.table());
     for commits in [true, false] {
         let late = keyed("late");
+        let born = Born {
+            owner: "late",
+            lease: LONG,
+            token: 1,
+        };
         let rows = [NewRow {
             event: &late,
-            born: None,
+            born: Some(born),
         }];
         let mut tx = H::Database::begin(h.pool()).await.unwrap();
         let inserted = H::Database::insert(&mut tx, &statements, &[&rows]).await.unwrap();
