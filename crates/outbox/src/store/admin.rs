@@ -182,16 +182,10 @@ pub(super) async fn replay<D: Driver>(store: &SqlStore<D>, filter: &Filter, limi
     push_picked(&mut statement, &table, filter, " and status = 3", limit);
     statement.push(" and status = 3");
     let replayed = D::execute(&mut *store.pool.acquire().await?, statement).await?;
-    // Told before their keys go on: whoever reads in order starts anew.
-    if replayed > 0 {
-        lead(
-            store,
-            read::REPLAYS,
-            &format!("{:016x}", rand::random::<u64>()),
-            Duration::ZERO,
-        )
-        .await?;
-    }
+    // Told before their keys go on, so that whoever reads in order starts anew; also where nothing was found: this may be a
+    // second try, after the first one was interrupted here.
+    let teller = format!("{:016x}", rand::random::<u64>());
+    lead(store, read::REPLAYS, &teller, Duration::ZERO).await?;
     read::unblock_resolved(store, &mut *store.pool.acquire().await?).await?;
     Ok(replayed)
 }

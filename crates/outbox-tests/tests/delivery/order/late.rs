@@ -69,23 +69,48 @@ mod tests {
 /// Passes start at a floor that is raised every second: this long, it has gone well beyond what was written before.
 const A_WHILE: Duration = Duration::from_millis(3_500);
 
-/// Publishes events of other keys, a few at a time, so that one pass follows the other, until it is told to end.
-fn traffic<D: Database>(on: &On<D>, outbox: &Outbox<D>) -> (Arc<AtomicBool>, tokio::task::JoinHandle<()>) {
-    let (ends, pool, outbox) = (Arc::new(AtomicBool::new(false)), on.pool.clone(), outbox.clone());
-    let end = Arc::clone(&ends);
-    let task = tokio::spawn(async move {
-        for round in 0.. {
-            if end.load(Ordering::Relaxed) {
-                return;
+/// Publishes events of other keys, a few at a time, so that one pass follows the other.
+struct Traffic<'a, D: Database> {
+    on: &'a On<D>,
+    writer: Outbox<D>,
+    ends: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl<'a, D: Database> Traffic<'a, D> {
+    /// Begins, and goes on for [a while](A_WHILE): no signal tells that the floor has risen, only time does it.
+    async fn flow(on: &'a On<D>, writer: Outbox<D>) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let (end, pool, outbox) = (Arc::clone(&ends), on.pool.clone(), writer.clone());
+        let task = tokio::spawn(async move {
+            for round in 0.. {
+                if end.load(Ordering::Relaxed) {
+                    return;
+                }
+                let events: Vec<_> = (0..5).map(|n| moved(&format!("other-{n}"), round)).collect();
+                let mut tx = outbox.begin(&pool).await.unwrap();
+                outbox.publish_all(&mut tx, events).await.unwrap();
+                tx.commit().await.unwrap();
+                // The pace of the traffic.
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            let events: Vec<_> = (0..5).map(|n| moved(&format!("other-{n}"), round)).collect();
-            let mut tx = outbox.begin(&pool).await.unwrap();
-            outbox.publish_all(&mut tx, events).await.unwrap();
-            tx.commit().await.unwrap();
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    (ends, task)
+        });
+        tokio::time::sleep(A_WHILE).await;
+        Self { on, writer, ends, task }
+    }
+
+    async fn publish(&self, event: &Event) {
+        publish(&self.writer, &self.on.pool, event).await;
+    }
+
+    /// Ends, and with it `outbox` when all is delivered.
+    async fn end(self, outbox: Outbox<D>) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.task.await.unwrap();
+        drained(&**outbox.store()).await;
+        outbox.shutdown().await.unwrap();
+        self.writer.shutdown().await.unwrap();
+    }
 }
 
 async fn late_commit_is_not_overtaken<D: Database>(on: &On<D>) {
@@ -99,11 +124,10 @@ async fn late_commit_is_not_overtaken<D: Database>(on: &On<D>) {
         writer.publish(&mut tx, moved(key, 0)).await.unwrap();
         late.push((key, tx));
     }
-    let (ends, task) = traffic(on, &writer);
-    tokio::time::sleep(A_WHILE).await;
+    let traffic = Traffic::flow(on, writer).await;
     for (key, tx) in late {
         tx.commit().await.unwrap();
-        publish(&writer, &on.pool, &moved(key, 1)).await;
+        traffic.publish(&moved(key, 1)).await;
     }
     for key in keys {
         eventually("both events of the key", DEADLINE, async || {
@@ -111,11 +135,7 @@ async fn late_commit_is_not_overtaken<D: Database>(on: &On<D>) {
         })
         .await;
     }
-    ends.store(true, Ordering::Relaxed);
-    task.await.unwrap();
-    drained(&**outbox.store()).await;
-    outbox.shutdown().await.unwrap();
-    writer.shutdown().await.unwrap();
+    traffic.end(outbox).await;
     for key in keys {
         assert_eq!(numbers(&heard, key), [0, 1], "{key}");
     }
@@ -127,19 +147,14 @@ async fn replay_of_a_parked_key_is_not_overtaken<D: Database>(on: &On<D>) {
     let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
     let dead = publish(&writer, &on.pool, &moved("parked", 0)).await;
     settled(&**outbox.store(), &dead, Status::Dead).await;
-    let (ends, task) = traffic(on, &writer);
-    tokio::time::sleep(A_WHILE).await;
-    publish(&writer, &on.pool, &moved("parked", 1)).await;
+    let traffic = Traffic::flow(on, writer).await;
+    traffic.publish(&moved("parked", 1)).await;
     assert_eq!(outbox.admin().replay(&Filter::id(&dead), |_| ()).await.unwrap(), 1);
     eventually("all events of the key", DEADLINE, async || {
         (numbers(&heard, "parked").len() == 3).then_some(())
     })
     .await;
-    ends.store(true, Ordering::Relaxed);
-    task.await.unwrap();
-    drained(&**outbox.store()).await;
-    outbox.shutdown().await.unwrap();
-    writer.shutdown().await.unwrap();
+    traffic.end(outbox).await;
     assert_eq!(numbers(&heard, "parked"), [0, 0, 1]);
 }
 
@@ -157,19 +172,14 @@ async fn replayed_event_that_fails_holds_back_its_key<D: Database>(on: &On<D>) {
     let event = Event::builder("Failing").aggregate("Account", "again").json("0");
     let dead = publish(&writer, &on.pool, &event.build().unwrap()).await;
     settled(&**outbox.store(), &dead, Status::Dead).await;
-    let (ends, task) = traffic(on, &writer);
-    tokio::time::sleep(A_WHILE).await;
+    let traffic = Traffic::flow(on, writer).await;
     assert_eq!(outbox.admin().replay(&Filter::id(&dead), |_| ()).await.unwrap(), 1);
     failing.wait(2).await;
-    publish(&writer, &on.pool, &moved("again", 1)).await;
+    traffic.publish(&moved("again", 1)).await;
     let before = eventually("the next event of the key", DEADLINE, async || {
         (!numbers(&heard, "again").is_empty()).then(|| failing.count())
     })
     .await;
     assert_eq!(before, 3, "the next one waits while it is tried again");
-    ends.store(true, Ordering::Relaxed);
-    task.await.unwrap();
-    drained(&**outbox.store()).await;
-    outbox.shutdown().await.unwrap();
-    writer.shutdown().await.unwrap();
+    traffic.end(outbox).await;
 }
