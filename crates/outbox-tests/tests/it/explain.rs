@@ -7,13 +7,15 @@ use outbox::store::{Claim, Explain, Ownership, Settlement, Store, Verdict};
 use outbox::{Event, Outbox};
 use outbox_tests::{Database, On, SqlDatabase, script};
 
-const STATEMENTS: [Explain; 11] = [
+const STATEMENTS: [Explain; 13] = [
     Explain::ReadLanes,
     Explain::ReadInOrder,
     Explain::Claim,
     Explain::ReadLeased,
     Explain::Done,
+    Explain::DoneByOneToken,
     Explain::Delete,
+    Explain::DeleteByOneToken,
     Explain::Retry,
     Explain::Dead,
     Explain::Defer,

@@ -117,6 +117,8 @@ pub(crate) struct Router {
     /// By aggregate type, then by event type.
     of: HashMap<String, HashMap<String, Listeners>>,
     all: Listeners,
+    /// There is one that takes several events at once.
+    batches: bool,
 }
 
 impl fmt::Debug for Router {
@@ -197,6 +199,7 @@ impl Router {
             .filter(|(route, ..)| *route == Route::All)
             .map(|(.., one)| Arc::clone(one))
             .collect();
+        router.batches = entries.iter().any(|(.., one)| one.listener.max_batch() > 1);
         Ok(router)
     }
 
@@ -210,6 +213,10 @@ impl Router {
 
     /// The listener that alone hears of the event and takes several at once: such events go together.
     pub(crate) fn batcher(&self, event: &Event) -> Option<&Arc<Listening>> {
+        // Most have none, and are asked for every event.
+        if !self.batches {
+            return None;
+        }
         match &**self.route(event) {
             [one] if one.listener.max_batch() > 1 => Some(one),
             _ => None,

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use super::driver::{Dialect, Driver, quote};
-use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, names, read_event, read_id, required};
+use super::row::{Numbers, column_count, columns, from_micros, instant, micros};
+use super::row::{read_done_by, read_event, read_id, required};
 use super::sql::SqlStore;
 use super::statement::Statement;
 use super::{Attempt, Filter, Page, Purge, Purged, Stats, Status, StatusCount, StoredEvent};
@@ -71,7 +72,6 @@ pub(super) async fn find<D: Driver>(
         D::micros("dead_at"),
         "last_error".to_owned(),
         "locked_by".to_owned(),
-        D::micros("lease_until"),
         D::integer("lane"),
     ]
     .join(", ");
@@ -92,24 +92,25 @@ pub(super) async fn find<D: Driver>(
 }
 
 fn read_stored<D: Driver>(row: &D::Row) -> Result<StoredEvent, sqlx::Error> {
-    const MORE: usize = COLUMN_COUNT;
+    let more = column_count::<D>();
     let time = |column| Ok::<_, sqlx::Error>(D::int(row, column)?.map(instant));
+    let numbers = Numbers::read::<D>(row)?;
     Ok(StoredEvent {
-        seq: required(D::int(row, 0)?)?,
+        seq: numbers.lease.seq,
         event_id: read_id::<D>(row),
-        event: read_event::<D>(row),
-        status: required(D::int(row, MORE)?.and_then(Status::from_code))?,
-        attempts: u32::try_from(D::int(row, 10)?.unwrap_or(0)).unwrap_or(0),
-        created_at: required(time(MORE + 1)?)?,
-        available_at: D::instant(row, 13)?.map(instant).unwrap_or_default(),
-        done_at: time(MORE + 2)?,
-        dead_at: time(MORE + 3)?,
-        last_error: D::text(row, MORE + 4)?,
-        locked_by: D::text(row, MORE + 5)?,
-        lease_until: time(MORE + 6)?,
-        token: required(D::int(row, 1)?)?,
-        lane: D::int(row, MORE + 7)?.unwrap_or(0),
-        done_by: names(D::text(row, 11)?.as_deref()),
+        event: read_event::<D>(row, &numbers),
+        status: required(D::int(row, more)?.and_then(Status::from_code))?,
+        attempts: numbers.attempts,
+        created_at: required(time(more + 1)?)?,
+        available_at: instant(numbers.due_at),
+        done_at: time(more + 2)?,
+        dead_at: time(more + 3)?,
+        last_error: D::text(row, more + 4)?,
+        locked_by: D::text(row, more + 5)?,
+        lease_until: numbers.leased_until.map(instant),
+        token: numbers.lease.token,
+        lane: D::int(row, more + 6)?.unwrap_or(0),
+        done_by: read_done_by::<D>(row)?,
     })
 }
 

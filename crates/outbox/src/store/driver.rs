@@ -14,6 +14,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Pool, Transaction};
 
 use super::batch::Batch;
+use super::row::NUMBERS;
 use super::statement::Statement;
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups, Writers};
 use crate::error::Error;
@@ -64,6 +65,12 @@ pub trait Dialect: Send + Sync + 'static {
     /// An instant as [`Driver::instant`] reads it.
     fn read_instant(instant: &str) -> String {
         Self::micros(instant)
+    }
+    /// How many columns [`numbers_together`](Self::numbers_together) are.
+    const NUMBER_COLUMNS: usize = NUMBERS;
+    /// The numbers of a row, as [`Driver::numbers`] reads them.
+    fn numbers_together(numbers: [String; NUMBERS]) -> String {
+        numbers.join(", ")
     }
 }
 
@@ -116,6 +123,19 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
     /// [`Dialect::read_instant`], as microseconds since 1970.
     fn instant(row: &Self::Row, column: usize) -> Result<Option<i64>, sqlx::Error> {
         Self::int(row, column)
+    }
+    /// [`Dialect::numbers_together`], which are the first columns: three numbers, and then instants.
+    fn numbers(row: &Self::Row) -> Result<[Option<i64>; NUMBERS], sqlx::Error> {
+        let (int, instant) = (|at| Self::int(row, at), |at| Self::instant(row, at));
+        Ok([
+            int(0)?,
+            int(1)?,
+            int(2)?,
+            instant(3)?,
+            instant(4)?,
+            instant(5)?,
+            instant(6)?,
+        ])
     }
 
     fn execute(

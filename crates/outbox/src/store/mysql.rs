@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Either, Executor, MySql, QueryBuilder, Row, SqlSafeStr
 
 use super::batch::{Batch, Change, changes_json, leases_json};
 use super::driver::{Dialect, Driver, Held, Serialized};
-use super::row::{COLUMN_COUNT, bind_row, columns, micros, read_claimed};
+use super::row::{bind_row, column_count, columns, micros, read_claimed};
 use super::statement::{Statement, query};
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, quote};
 use crate::error::Error;
@@ -362,7 +362,7 @@ impl Driver for MySql {
             .bind(claim.limit as i64)
             .try_map(|row: MySqlRow| {
                 Ok(Claimed {
-                    recovered: row.try_get(COLUMN_COUNT)?,
+                    recovered: row.try_get(column_count::<Self>())?,
                     ..read_claimed::<Self>(&row)?
                 })
             })
@@ -477,11 +477,11 @@ impl Driver for MySql {
                 .bind(0_i64)
                 .bind(100_i64),
             Explain::ReadLeased => sqlx::query(explain(&sql.read_leased)).bind(batch).bind(0_i64),
-            Explain::Done => sqlx::query(explain(&sql.done))
+            Explain::Done | Explain::DoneByOneToken => sqlx::query(explain(&sql.done))
                 .bind(batch)
                 .bind(None::<&str>)
                 .bind(None::<&str>),
-            Explain::Delete => sqlx::query(explain(&sql.delete))
+            Explain::Delete | Explain::DeleteByOneToken => sqlx::query(explain(&sql.delete))
                 .bind(batch)
                 .bind(None::<&str>)
                 .bind(None::<&str>),

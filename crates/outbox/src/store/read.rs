@@ -1,16 +1,10 @@
 //! Reading lanes in the order of writing, and what holds a key back.
 
 use super::driver::{Driver, quote};
-use super::row::{COLUMN_COUNT, columns, from_micros, instant, micros, read_claimed, required};
+use super::row::{Numbers, claimed_of, column_count, columns, from_micros, instant, micros, required};
 use super::sql::SqlStore;
 use super::statement::Statement;
 use super::{BlockedKey, LaneRead, LaneRow, LaneRows, LaneSet, Page, Unsettled, Wanted};
-
-/// What is read besides [`columns`]: until when it is leased; its lane, where several nodes share them; and how far a pass
-/// may go, where one begins.
-const LEASED_UNTIL: usize = COLUMN_COUNT;
-const LANE: usize = COLUMN_COUNT + 1;
-const LAST_SEQ: usize = COLUMN_COUNT + 2;
 
 /// The named lease whose epoch counts replays. Nobody ever holds it.
 pub(super) const REPLAYS: &str = "replays";
@@ -21,22 +15,25 @@ pub(super) async fn read<D: Driver>(
     statement: Statement<D>,
     begins: bool,
 ) -> Result<LaneRows, sqlx::Error> {
+    // What is read besides `columns`: its lane, where several nodes share them; and how far a pass may go, where one begins.
+    let (lane, last) = (column_count::<D>(), column_count::<D>() + 1);
     let (mut now, mut last_seq) = (0, 0);
     let mut connection = store.reading.acquire().await?;
     let rows = D::read(&mut connection, statement, |row| {
-        let mut claimed = read_claimed::<D>(row)?;
-        now = required(D::instant(row, 14)?)?;
+        let numbers = Numbers::read::<D>(row)?;
+        let mut claimed = claimed_of::<D>(row, &numbers)?;
+        now = numbers.now;
         if begins {
-            last_seq = D::int(row, LAST_SEQ)?.unwrap_or(0);
+            last_seq = D::int(row, last)?.unwrap_or(0);
         }
-        let leased_until = D::instant(row, LEASED_UNTIL)?;
+        let leased_until = numbers.leased_until;
         claimed.recovered = leased_until.is_some_and(|until| until <= now);
         Ok(LaneRow {
             rests: from_micros(claimed.due_at.max(leased_until.unwrap_or(0)).saturating_sub(now)),
             // One node has all lanes, or none: then it does not matter which.
             lane: match D::LANE_HOLDERS {
                 1 => 0,
-                _ => u8::try_from(D::int(row, LANE)?.unwrap_or(0)).unwrap_or(u8::MAX),
+                _ => u8::try_from(D::int(row, lane)?.unwrap_or(0)).unwrap_or(u8::MAX),
             },
             row: claimed,
         })
@@ -59,9 +56,8 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
         (false, _) => format!(", {}", D::integer("t.lane")),
     };
     let mut statement = Statement::<D>::new(format!(
-        "select {}, {}{more} from {} where {} and t.seq > ",
+        "select {}{more} from {} where {} and t.seq > ",
         columns::<D>("t."),
-        D::read_instant("t.lease_until"),
         D::in_order_of_writing(&store.table),
         D::PENDING_IN_ORDER,
     ));

@@ -122,50 +122,90 @@ pub(crate) fn from_micros(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-/// What is read of a row to deliver it, in the order of [`columns`].
-pub(super) const COLUMN_COUNT: usize = 15;
+/// How many numbers of a row are read: seq, token, failed attempts; when it happened, when it is due, what time it is, and
+/// until when it is leased.
+pub(super) const NUMBERS: usize = 7;
+
+/// What else is read, in the order of [`columns`]: from event_id to done_by.
+const TEXTS: usize = 9;
+
+/// How many columns [`columns`] are.
+pub(super) const fn column_count<D: Driver>() -> usize {
+    D::NUMBER_COLUMNS + TEXTS
+}
 
 /// The columns that [`read_claimed`] expects, in its order. `prefix` is the table's alias with its dot, or nothing.
 pub(super) fn columns<D: Driver>(prefix: &str) -> String {
     let column = |name: &str| format!("{prefix}{name}");
-    [
+    let numbers = D::numbers_together([
         column("seq"),
         column("token"),
-        column("event_id"),
-        column("event_type"),
-        column("aggregate_type"),
-        column("aggregate_id"),
-        column("tenant_id"),
-        column("payload"),
-        column("payload_bytes"),
-        column("headers"),
         D::integer(&column("attempts")),
-        column("done_by"),
         D::read_instant(&column("occurred_at")),
         D::read_instant(&column("available_at")),
         D::read_instant(D::NOW),
-    ]
-    .join(", ")
+        D::read_instant(&column("lease_until")),
+    ]);
+    let texts: [&str; TEXTS] = [
+        "event_id",
+        "event_type",
+        "aggregate_type",
+        "aggregate_id",
+        "tenant_id",
+        "payload",
+        "payload_bytes",
+        "headers",
+        "done_by",
+    ];
+    format!("{numbers}, {}", texts.map(column).join(", "))
+}
+
+/// The numbers of a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub(super) lease: Lease,
+    pub(super) attempts: u32,
+    pub(super) occurred_at: Option<i64>,
+    pub(super) due_at: i64,
+    pub(super) now: i64,
+    pub(super) leased_until: Option<i64>,
+}
+
+impl Numbers {
+    pub(super) fn read<D: Driver>(row: &D::Row) -> Result<Self, sqlx::Error> {
+        let [seq, token, attempts, occurred_at, due_at, now, leased_until] = D::numbers(row)?;
+        Ok(Self {
+            lease: Lease {
+                seq: required(seq)?,
+                token: required(token)?,
+            },
+            attempts: u32::try_from(attempts.unwrap_or(0)).unwrap_or(0),
+            occurred_at,
+            due_at: due_at.unwrap_or(0),
+            now: now.unwrap_or(0),
+            leased_until,
+        })
+    }
 }
 
 /// Reads [`columns`]. Only what the library itself writes can fail it: a row that another program wrote badly is no
 /// reason not to deliver the others.
 pub(super) fn read_claimed<D: Driver>(row: &D::Row) -> Result<Claimed, sqlx::Error> {
-    let due_at = D::instant(row, 13)?.unwrap_or(0);
-    let now = D::instant(row, 14)?.unwrap_or(0);
+    claimed_of::<D>(row, &Numbers::read::<D>(row)?)
+}
+
+/// The same, of a row whose numbers have been read.
+pub(super) fn claimed_of<D: Driver>(row: &D::Row, numbers: &Numbers) -> Result<Claimed, sqlx::Error> {
     Ok(Claimed {
-        lease: Lease {
-            seq: required(D::int(row, 0)?)?,
-            token: required(D::int(row, 1)?)?,
-        },
-        event: read_event::<D>(row).map_err(|error| BadRow {
+        lease: numbers.lease,
+        event: read_event::<D>(row, numbers).map_err(|error| BadRow {
             event_id: read_id::<D>(row),
             error,
         }),
-        attempts: u32::try_from(D::int(row, 10)?.unwrap_or(0)).unwrap_or(0),
-        done_by: names(D::text(row, 11)?.as_deref()),
-        due_at,
-        lag: from_micros(now.saturating_sub(due_at)),
+        attempts: numbers.attempts,
+        done_by: read_done_by::<D>(row)?,
+        due_at: numbers.due_at,
+        lag: from_micros(numbers.now.saturating_sub(numbers.due_at)),
         recovered: false,
     })
 }
@@ -175,30 +215,36 @@ pub(super) fn required<T>(value: Option<T>) -> Result<T, sqlx::Error> {
 }
 
 pub(super) fn read_id<D: Driver>(row: &D::Row) -> String {
-    D::text(row, 2)
+    D::text(row, D::NUMBER_COLUMNS)
         .ok()
         .flatten()
         .unwrap_or_else(|| "(unreadable)".to_owned())
 }
 
+/// The named listeners that have succeeded already.
+pub(super) fn read_done_by<D: Driver>(row: &D::Row) -> Result<Vec<String>, sqlx::Error> {
+    Ok(names(D::text(row, D::NUMBER_COLUMNS + 8)?.as_deref()))
+}
+
 /// The event of a row, or what is wrong with the row.
-pub(super) fn read_event<D: Driver>(row: &D::Row) -> Result<Event, EventError> {
+pub(super) fn read_event<D: Driver>(row: &D::Row, numbers: &Numbers) -> Result<Event, EventError> {
     fn readable<T>(column: &'static str, value: Result<T, sqlx::Error>) -> Result<T, EventError> {
         value.map_err(|error| EventError::Unreadable {
             column,
             reason: error.to_string(),
         })
     }
+    let text = |at: usize| D::text(row, D::NUMBER_COLUMNS + at);
     let raw = RawEvent {
-        id: readable("event_id", D::text(row, 2).and_then(required))?,
-        event_type: readable("event_type", D::text(row, 3).and_then(required))?,
-        aggregate_type: readable("aggregate_type", D::text(row, 4).and_then(required))?,
-        aggregate_id: readable("aggregate_id", D::text(row, 5))?,
-        tenant_id: readable("tenant_id", D::text(row, 6))?,
-        json: readable("payload", D::text(row, 7))?,
-        bytes: readable("payload_bytes", D::bytes(row, 8))?,
-        headers: readable("headers", D::text(row, 9))?,
-        occurred_at: readable("occurred_at", D::instant(row, 12).and_then(required))?,
+        id: readable("event_id", text(0).and_then(required))?,
+        event_type: readable("event_type", text(1).and_then(required))?,
+        aggregate_type: readable("aggregate_type", text(2).and_then(required))?,
+        aggregate_id: readable("aggregate_id", text(3))?,
+        tenant_id: readable("tenant_id", text(4))?,
+        json: readable("payload", text(5))?,
+        bytes: readable("payload_bytes", D::bytes(row, D::NUMBER_COLUMNS + 6))?,
+        headers: readable("headers", text(7))?,
+        occurred_at: readable("occurred_at", required(numbers.occurred_at))?,
     };
     raw.judge()
 }

@@ -98,6 +98,39 @@ pub async fn stale_token_is_refused<H: Harness>(h: &H) {
     assert!(store.attempts(&id).await.unwrap().is_empty());
 }
 
+/// Delivered rows that have one token, and those that have several: each is settled by its own, and only by that.
+pub async fn tokens_are_compared_row_by_row<H: Harness>(h: &H) {
+    let store = h.store();
+    for done in [Verdict::Done, Verdict::DoneAndDeleted] {
+        let written = events(4);
+        write(h, &written).await;
+        let claimed = claim(&*store, "node", LONG).await;
+        let mut leases: Vec<Lease> = claimed.iter().map(|row| row.lease).collect();
+        // Two were let go, and taken again: their token is another one.
+        store.release(&leases[2..]).await.unwrap();
+        let again = claim(&*store, "node", LONG).await;
+        let before = leases[2];
+        for lease in &mut leases[2..] {
+            *lease = again.iter().find(|row| row.lease.seq == lease.seq).unwrap().lease;
+        }
+        let batch = |leases: &[Lease]| leases.iter().map(|lease| (*lease, done.clone())).collect::<Vec<_>>();
+
+        // Of one token, which one of them no longer has.
+        let settled = settle(&*store, &batch(&[leases[0], before])).await;
+        assert_eq!(settled, Settled { applied: 1, stale: 1 }, "{done:?}");
+        // Of several, which are exchanged for two of them.
+        let exchanged = |one: Lease, other: Lease| Lease {
+            seq: one.seq,
+            token: other.token,
+        };
+        let wrong = [exchanged(leases[1], leases[2]), exchanged(leases[2], leases[1])];
+        let settled = settle(&*store, &batch(&wrong)).await;
+        assert_eq!(settled, Settled { applied: 0, stale: 2 }, "{done:?}");
+        let settled = settle(&*store, &batch(&leases[1..])).await;
+        assert_eq!(settled, Settled { applied: 3, stale: 0 }, "{done:?}");
+    }
+}
+
 /// The answer to a settlement was lost, and it is sent again.
 pub async fn repeated_settlement_changes_nothing<H: Harness>(h: &H) {
     let store = h.store();
