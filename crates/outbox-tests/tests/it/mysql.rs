@@ -75,12 +75,20 @@ fn assert_unknown(outcome: Result<(), Error>) {
 /// told to look.
 #[tokio::test]
 async fn commit_after_an_ignored_deadlock_is_not_taken_for_one() {
-    let (on, outbox) = open("deadlock_before").await;
-    let mut tx = outbox.begin(&on.pool).await.unwrap();
-    run_into_a_deadlock(&on.pool, &mut tx).await;
-    outbox.publish(&mut tx, event()).await.unwrap();
-    assert_unknown(tx.commit().await);
-    assert_eq!(count(&outbox).await, 1);
+    // Of an outbox that knows what the server can tell, and of one that does not yet.
+    for before in [0, 1] {
+        let (on, outbox) = open("deadlock_before").await;
+        for _ in 0..before {
+            let mut tx = outbox.begin(&on.pool).await.unwrap();
+            outbox.publish(&mut tx, event()).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        let mut tx = outbox.begin(&on.pool).await.unwrap();
+        run_into_a_deadlock(&on.pool, &mut tx).await;
+        outbox.publish(&mut tx, event()).await.unwrap();
+        assert_unknown(tx.commit().await);
+        assert_eq!(count(&outbox).await, before + 1);
+    }
 }
 
 /// An event that the deadlock has undone is not made good by another one that comes after it.
