@@ -21,8 +21,8 @@ use crate::store::{BadRow, Claimed, Lease, Ownership, Verdict};
 use crate::telemetry::Telemetry;
 
 pub(crate) use inflight::{Admission, InFlight, Settling};
-use lines::Place;
 pub(crate) use lines::{Lines, Standing, key};
+use lines::{Next, Place};
 pub(crate) use queue::{Job, Popped, Queues};
 
 /// What workers, poller, hot path and lease keeper share.
@@ -161,12 +161,11 @@ impl Dispatcher {
         if self.ownership != Ownership::Keys {
             return;
         }
-        let mut first = Vec::new();
-        for (admission, delivered) in left {
-            let next = self.lines.leave(admission.seq, delivered);
-            self.in_flight.settled(next.dropped.iter().map(|job| job.admission));
-            first.extend(next.first);
-        }
+        let left = left
+            .into_iter()
+            .map(|(admission, delivered)| (admission.seq, delivered));
+        let Next { first, dropped } = self.lines.leave(left);
+        self.in_flight.settled(dropped.iter().map(|job| job.admission));
         self.telemetry.cold_enqueued.increment(first.len() as u64);
         self.push_first(first);
     }

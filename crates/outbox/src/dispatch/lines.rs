@@ -15,9 +15,10 @@
 //! more in the table, and asks for it when it runs short. What a worker has taken no longer counts: while its outcome is being
 //! written, the next ones are read.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::HashMap;
 use tokio::sync::Notify;
 
 use super::queue::Job;
@@ -48,7 +49,7 @@ pub(crate) struct Lines {
 struct State {
     lines: HashMap<Arc<Key>, Line>,
     /// Every event that is running.
-    running: foldhash::HashMap<i64, Running>,
+    running: HashMap<i64, Running>,
     /// How many of those no worker has taken yet.
     queued: usize,
     /// How many events wait for another one of their key.
@@ -75,6 +76,7 @@ impl State {
 
 #[derive(Debug)]
 struct Line {
+    key: Arc<Key>,
     lane: u8,
     waiting: VecDeque<Job>,
     stage: Stage,
@@ -120,11 +122,24 @@ pub(crate) enum Place {
     None(Job),
 }
 
-/// What follows when an event has left its line.
+impl Line {
+    fn new(key: Arc<Key>, lane: u8, stage: Stage) -> Self {
+        Self {
+            key,
+            lane,
+            waiting: VecDeque::new(),
+            stage,
+            more: None,
+            feeding: false,
+        }
+    }
+}
+
+/// What follows when events have left their lines.
 #[derive(Debug, Default)]
 pub(crate) struct Next {
     /// To be delivered.
-    pub(crate) first: Option<Job>,
+    pub(crate) first: Vec<Job>,
     /// No longer waiting, and not to be delivered either.
     pub(crate) dropped: Vec<Job>,
 }
@@ -195,16 +210,10 @@ impl Lines {
 
     /// In the order of `seq`.
     fn stand(&self, state: &mut State, key: Key, lane: u8, job: Job) -> Place {
-        let Some((key, line)) = lookup(&mut state.lines, &key) else {
+        let Some(line) = state.lines.get_mut(&key) else {
             let key = Arc::new(key);
             state.run(job.admission.seq, Arc::clone(&key));
-            let line = Line {
-                lane,
-                waiting: VecDeque::new(),
-                stage: Stage::Running,
-                more: None,
-                feeding: false,
-            };
+            let line = Line::new(Arc::clone(&key), lane, Stage::Running);
             state.lines.insert(key, line);
             return Place::First(job);
         };
@@ -214,6 +223,7 @@ impl Lines {
             _ if line.more.is_some() => return Place::None(job),
             Stage::Short => {
                 line.stage = Stage::Running;
+                let key = Arc::clone(&line.key);
                 state.run(job.admission.seq, key);
                 return Place::First(job);
             }
@@ -253,30 +263,38 @@ impl Lines {
         }
     }
 
-    /// An event's outcome is written, or it is no longer ours: then, and if it is to be delivered later, its line is blocked.
-    pub(crate) fn leave(&self, seq: i64, delivered: bool) -> Next {
+    /// The outcomes of events are written, or they are no longer ours: then, and if one is to be delivered later, its line is
+    /// blocked.
+    pub(crate) fn leave(&self, left: impl IntoIterator<Item = (i64, bool)>) -> Next {
         let mut state = self.state();
-        let state = &mut *state;
-        let mut next = Next::default();
         let before = state.held();
+        let mut next = Next::default();
+        for (seq, delivered) in left {
+            self.leave_one(&mut state, seq, delivered, &mut next);
+        }
+        self.freed(&state, before);
+        next
+    }
+
+    fn leave_one(&self, state: &mut State, seq: i64, delivered: bool, next: &mut Next) {
         let Some(Running { key, queued }) = state.running.remove(&seq) else {
-            return next;
+            return;
         };
         state.queued -= usize::from(queued);
         let Some(line) = state.lines.get_mut(&key) else {
-            return next;
+            return;
         };
         if !delivered {
             line.stage = Stage::Blocked;
             (line.more, line.feeding) = (None, false);
+            state.waiting -= line.waiting.len();
             next.dropped.extend(line.waiting.drain(..));
-            state.waiting -= next.dropped.len();
         } else if let Some(job) = line.waiting.pop_front() {
             state.waiting -= 1;
             state.queued += 1;
             let running = Running { key, queued: true };
             state.running.insert(job.admission.seq, running);
-            next.first = Some(job);
+            next.first.push(job);
             if line.more.is_some() && line.waiting.len() == self.per_key / 4 {
                 self.hungry.notify_one();
             }
@@ -286,8 +304,6 @@ impl Lines {
         } else {
             state.lines.remove(&key);
         }
-        self.freed(state, before);
-        next
     }
 
     /// Nothing of these lanes is taken in any more, and nothing of them waits. What runs, runs on.
@@ -332,7 +348,7 @@ impl Lines {
     pub(crate) fn fed(&self, keys: &[(Key, i64)], as_far_as: Option<i64>) {
         let mut state = self.state();
         for (key, after) in keys {
-            let Some((key, line)) = lookup(&mut state.lines, key) else {
+            let Some(line) = state.lines.get_mut(key) else {
                 continue;
             };
             // Blocked or closed meanwhile: nothing is owed.
@@ -342,7 +358,7 @@ impl Lines {
                     line.more = line.more.or(Some(last.max(*after)));
                 }
             } else if line.stage == Stage::Short && line.more.is_none() {
-                state.lines.remove(&key);
+                state.lines.remove(key);
             }
         }
         let hungry = state.lines.values().any(|line| line.stage == Stage::Short);
@@ -359,23 +375,12 @@ impl Lines {
     }
 }
 
-fn lookup<'a>(lines: &'a mut HashMap<Arc<Key>, Line>, key: &Key) -> Option<(Arc<Key>, &'a mut Line)> {
-    let shared = lines.get_key_value(key).map(|(shared, _)| Arc::clone(shared))?;
-    let line = lines.get_mut(key)?;
-    Some((shared, line))
-}
-
 /// An event of this key is in the table that cannot be delivered yet: nothing after it is.
 fn hold_back(state: &mut State, key: Key, lane: u8) {
-    let Some((_, line)) = lookup(&mut state.lines, &key) else {
-        let line = Line {
-            lane,
-            waiting: VecDeque::new(),
-            stage: Stage::Blocked,
-            more: None,
-            feeding: false,
-        };
-        state.lines.insert(Arc::new(key), line);
+    let Some(line) = state.lines.get_mut(&key) else {
+        let key = Arc::new(key);
+        let line = Line::new(Arc::clone(&key), lane, Stage::Blocked);
+        state.lines.insert(key, line);
         return;
     };
     match line.stage {
@@ -425,6 +430,10 @@ mod tests {
         lines.line_up(vec![Standing::HeldBack { key: a(), lane: 0 }]);
     }
 
+    fn leave(lines: &Lines, seq: i64, delivered: bool) -> Next {
+        lines.leave([(seq, delivered)])
+    }
+
     fn a() -> Key {
         ("Order".to_owned(), "a".to_owned())
     }
@@ -440,9 +449,9 @@ mod tests {
         assert!(matches!(stand(&lines, 0, job(&in_flight, 3)), Place::Waits));
         assert!(matches!(stand(&lines, 0, job(&in_flight, 2)), Place::Waits));
         assert_eq!(lines.free(), 97);
-        assert_eq!(lines.leave(1, true).first.unwrap().admission.seq, 2);
-        assert_eq!(lines.leave(2, true).first.unwrap().admission.seq, 3);
-        assert!(lines.leave(3, true).first.is_none());
+        assert_eq!(leave(&lines, 1, true).first[0].admission.seq, 2);
+        assert_eq!(leave(&lines, 2, true).first[0].admission.seq, 3);
+        assert!(leave(&lines, 3, true).first.is_empty());
         assert_eq!(lines.free(), 100);
     }
 
@@ -451,7 +460,7 @@ mod tests {
         let (lines, in_flight) = (Lines::new(100), InFlight::default());
         stand(&lines, 0, job(&in_flight, 1));
         stand(&lines, 0, job(&in_flight, 2));
-        assert_eq!(lines.leave(1, false).dropped.len(), 1);
+        assert_eq!(leave(&lines, 1, false).dropped.len(), 1);
         assert!(matches!(stand(&lines, 0, job(&in_flight, 3)), Place::None(_)));
         assert_eq!(lines.free(), 100);
         lines.begin_pass();
@@ -467,11 +476,11 @@ mod tests {
         assert!(matches!(stand(&lines, 0, job(&in_flight, 4)), Place::None(_)));
         assert_eq!(lines.full(9), [a()]);
         assert!(lines.take_hungry(9).is_empty(), "it is not short yet");
-        lines.leave(1, true);
-        lines.leave(2, true);
+        leave(&lines, 1, true);
+        leave(&lines, 2, true);
         assert_eq!(lines.take_hungry(9), [(a(), 3)]);
         // It runs dry while more is being read, and the read does not come as far as its next event.
-        lines.leave(3, true);
+        leave(&lines, 3, true);
         lines.fed(&[(a(), 3)], Some(9));
         assert!(
             matches!(stand(&lines, 0, job(&in_flight, 20)), Place::None(_)),
@@ -500,7 +509,7 @@ mod tests {
         stand(&lines, 7, job(&in_flight, 2));
         assert_eq!(lines.close([7].into_iter().collect()).len(), 1);
         assert_eq!(lines.free(), 99);
-        assert!(lines.leave(1, true).first.is_none());
+        assert!(leave(&lines, 1, true).first.is_empty());
         assert_eq!(lines.free(), 100);
     }
 }
