@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 
 use crate::intercept::Interceptor;
@@ -183,8 +184,13 @@ impl Dispatcher {
 
     /// Passes an outcome on. Waits while the settler is behind: nothing new is begun then.
     async fn settle(&self, admission: Admission, verdict: Verdict) {
+        // Most of the time there is room, and nothing to wait for.
+        let sent = match self.outcomes.try_send(Outcome { admission, verdict }) {
+            Err(TrySendError::Full(outcome)) => self.outcomes.send(outcome).await.is_ok(),
+            sent => sent.is_ok(),
+        };
         // The settler outlives all who send to it; if it died, so does the outbox, and leases end by themselves.
-        if self.outcomes.send(Outcome { admission, verdict }).await.is_err() {
+        if !sent {
             tracing::error!(
                 seq = admission.seq,
                 "an outcome was lost, because the settler has ended; the event will be delivered again"

@@ -89,7 +89,7 @@ impl Settler {
     /// Waits a little for more: few large writes leave the database to those who publish.
     async fn linger(&mut self, batch: &mut Vec<Outcome>) {
         let until = Instant::now() + self.config.linger;
-        while batch.len() < self.config.batch && !self.somebody_waits_for(batch) {
+        while batch.len() < self.config.batch && !self.waits_in_vain(batch) {
             if batch.len() >= MANY {
                 let now = Instant::now();
                 if now >= until {
@@ -107,10 +107,11 @@ impl Settler {
         }
     }
 
-    /// In order, the next event of a key waits for the outcome of the one before; and if nothing else is under way, nothing
-    /// more comes until it is written.
-    fn somebody_waits_for(&self, batch: &[Outcome]) -> bool {
-        self.dispatcher.ownership == Ownership::Keys && self.dispatcher.under_way() <= batch.len()
+    /// Nothing else is under way. In order, the next event of a key may wait for the outcome of the one before, so nothing more
+    /// comes until it is written. Elsewhere somebody may publish at any moment; but what has gathered is worth a write.
+    fn waits_in_vain(&self, batch: &[Outcome]) -> bool {
+        let enough = self.dispatcher.ownership == Ownership::Keys || batch.len() >= MANY;
+        enough && self.dispatcher.under_way() <= batch.len()
     }
 
     /// Takes what is there already, as far as there is room.
