@@ -14,22 +14,24 @@ pub(super) enum Broken {
 /// Runs somebody else's future: a panic stays inside, and it ends in time.
 pub(super) async fn guarded<T>(work: impl Future<Output = T>, timeout: Duration) -> Result<T, Broken> {
     let mut work = pin!(work);
-    let mut caught = pin!(std::future::poll_fn(|context| {
+    // Much of it is done at once, and needs none.
+    let mut timer = pin!(None);
+    std::future::poll_fn(|context| {
         match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-            Err(panic) => Poll::Ready(Err(Broken::Panicked(message(&*panic)))),
+            Ok(Poll::Pending) => {}
+            Ok(Poll::Ready(value)) => return Poll::Ready(Ok(value)),
+            Err(panic) => return Poll::Ready(Err(Broken::Panicked(message(&*panic)))),
         }
-    },));
-    // Much of it is done at once, and needs no timer.
-    let at_once = std::future::poll_fn(|context| Poll::Ready(caught.as_mut().poll(context)));
-    if let Poll::Ready(result) = at_once.await {
-        return result;
-    }
-    match tokio::time::timeout(timeout, caught).await {
-        Ok(result) => result,
-        Err(_) => Err(Broken::TimedOut),
-    }
+        if timer.is_none() {
+            // Work that uses up its task's budget every time must not keep it from being looked at.
+            timer.set(Some(tokio::task::unconstrained(tokio::time::sleep(timeout))));
+        }
+        match timer.as_mut().as_pin_mut() {
+            Some(timer) => timer.poll(context).map(|()| Err(Broken::TimedOut)),
+            None => Poll::Pending,
+        }
+    })
+    .await
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {
@@ -38,4 +40,38 @@ fn message(panic: &(dyn Any + Send)) -> String {
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[tokio::test]
+    async fn work_ends_in_time_also_if_it_never_rests() {
+        let never = async {
+            loop {
+                tokio::task::consume_budget().await;
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(30), guarded(never, SHORT)).await;
+        assert!(matches!(ended, Ok(Err::<(), _>(Broken::TimedOut))));
+        let ended = guarded(std::future::pending::<()>(), SHORT).await;
+        assert!(matches!(ended, Err(Broken::TimedOut)));
+    }
+
+    #[tokio::test]
+    async fn panics_stay_inside_at_once_and_later() {
+        for yields in 0..2 {
+            let panics = async move {
+                for _ in 0..yields {
+                    tokio::task::yield_now().await;
+                }
+                panic!("on purpose");
+            };
+            let ended = guarded::<()>(panics, Duration::from_secs(30)).await;
+            assert!(matches!(ended, Err(Broken::Panicked(message)) if message == "on purpose"));
+        }
+    }
 }

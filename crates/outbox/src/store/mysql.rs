@@ -145,6 +145,7 @@ const VALUES_INSIDE: &str = values!("if(@@in_transaction and @@autocommit, ?, nu
 
 /// A column that is never null was to be.
 const NULL: u16 = 1048;
+const NO_SUCH_VARIABLE: u16 = 1193;
 
 /// There is no such savepoint: what MySQL says of a transaction that was lost, and MariaDB is made to say.
 const LOST: u16 = 1305;
@@ -319,7 +320,7 @@ impl Driver for MySql {
                 // unlike MariaDB, has no such limit.
                 let limit = connection.execute("set session idle_transaction_timeout = 2").await;
                 if let Err(error) = limit
-                    && number(&error) != Some(1193)
+                    && number(&error) != Some(NO_SUCH_VARIABLE)
                 {
                     return Err(error);
                 }
@@ -643,9 +644,13 @@ async fn insert_one(connection: &mut MySqlConnection, sql: &Sql, row: &NewRow<'_
         let query = bind_row!(sqlx::query(sql.insert_inside.clone()), row);
         match query.execute(&mut *connection).await {
             Ok(done) => return Ok(Inserted::inside(vec![done.last_insert_id().cast_signed()])),
-            // Refused: it was not, or the session does not commit by itself, and so cannot tell.
-            Err(error) if number(&error) == Some(NULL) => {}
-            Err(error) => return Err(error),
+            Err(error) => match number(&error) {
+                // Refused: it was not, or the session does not commit by itself, and so cannot tell.
+                Some(NULL) => {}
+                // Another server answers at this address now.
+                Some(NO_SUCH_VARIABLE) => sql.can_tell.store(false, Ordering::Relaxed),
+                _ => return Err(error),
+            },
         }
     }
     let mut answer = connection.fetch_many(bind_row!(sqlx::query(sql.insert_one.clone()), row));

@@ -172,11 +172,25 @@ mod tests {
         assert_eq!(model.delivered(), published, "seed {seed}");
     }
 
+    /// On an idle machine it takes the lease and a few milliseconds. A busy one can only make it longer, so one of three must
+    /// be in time.
     pub(super) async fn killed_owner_is_taken_over_in_time<D: Database>() {
         let _turn = crate::one_at_a_time().await;
+        let lease = Duration::from_secs(2);
+        let mut took = Vec::new();
+        for _ in 0..3 {
+            took.push(takeover::<D>(lease).await);
+            if took.last() < Some(&(lease + Duration::from_secs(1))) {
+                return;
+            }
+        }
+        panic!("{took:?}");
+    }
+
+    /// How long it takes until everything is delivered after the owner was killed.
+    async fn takeover<D: Database>(lease: Duration) -> Duration {
         let on = On::<D>::open("killed_owner").await;
         let log = Log::new();
-        let lease = Duration::from_secs(2);
         let writer = Outbox::writer_only(&on.pool).build().await.unwrap();
         let mut owner = log.node(&on.url(), lease);
         owner.wait_for("ready").await;
@@ -199,8 +213,7 @@ mod tests {
         heir.end().await;
         writer.shutdown().await.unwrap();
         assert_eq!(Model::of(&log.read()).overtaken, [""; 0]);
-        // On an idle machine it is the lease and a few milliseconds.
-        assert!(took < lease + Duration::from_secs(1), "{took:?}");
+        took
     }
 
     /// It was stopped in the middle of deliveries; others have done them since. Whatever it says when it wakes up, the rows
