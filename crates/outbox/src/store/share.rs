@@ -35,22 +35,22 @@ pub(super) async fn share<D: Driver>(
     let mut connection = store.pool.acquire().await?;
     let connection = &mut *connection;
     let nodes = quote::<D>(&store.table.node());
-    if joining {
+    let mut renew = Statement::<D>::new(format!("update {nodes} set lease_until = "));
+    let length = renew.placeholder(micros(lease));
+    renew
+        .push(&D::shift(D::NOW, &length))
+        .push(" where name = ")
+        .bind(member);
+    if D::execute(connection, renew).await? == 0 {
+        if !joining {
+            return Ok(None);
+        }
+        // Not there yet, as it would be if this were tried again because something further down was refused.
         let mut join = Statement::<D>::new(format!("insert into {nodes} (name, lease_until) values ("));
         join.bind(member).push(", ");
         let length = join.placeholder(micros(lease));
         join.push(&D::shift(D::NOW, &length)).push(")");
         D::execute(connection, join).await?;
-    } else {
-        let mut renew = Statement::<D>::new(format!("update {nodes} set lease_until = "));
-        let length = renew.placeholder(micros(lease));
-        renew
-            .push(&D::shift(D::NOW, &length))
-            .push(" where name = ")
-            .bind(member);
-        if D::execute(connection, renew).await? == 0 {
-            return Ok(None);
-        }
     }
 
     let mut members = members::<D>(connection, &nodes).await?;
