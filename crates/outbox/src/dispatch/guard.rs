@@ -14,7 +14,7 @@ pub(super) enum Broken {
 /// Runs somebody else's future: a panic stays inside, and it ends in time.
 pub(super) async fn guarded<T>(work: impl Future<Output = T>, timeout: Duration) -> Result<T, Broken> {
     let mut work = pin!(work);
-    // Much of it is done at once, and needs none.
+    // Set when it is first looked at in vain: much of it is done at once.
     let mut timer = pin!(None);
     std::future::poll_fn(|context| {
         match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {

@@ -86,6 +86,14 @@ impl Batch {
     }
 }
 
+/// The token, if it is the same for all of them: so it is for rows that nobody has had before, and for those of one claim of
+/// such rows.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) fn one_token(leases: &[Lease]) -> Option<i64> {
+    let Lease { token, .. } = leases.first()?;
+    leases.iter().all(|lease| lease.token == *token).then_some(*token)
+}
+
 /// Leases as one JSON value, `[[seq, token], ..]`: for databases without arrays.
 #[cfg(feature = "mysql")]
 pub(super) fn leases_json<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {

@@ -11,7 +11,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Either, Executor, MySql, QueryBuilder, Row, SqlSafeStr, SqlStr, Transaction};
 
-use super::batch::{Batch, Change, changes_json, leases_json};
+use super::batch::{Batch, Change, changes_json, leases_json, one_token};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{bind_row, column_count, columns, micros, read_claimed};
 use super::statement::{Statement, query};
@@ -112,15 +112,12 @@ impl Delivered {
     }
 }
 
-/// The seqs of leases that have one token, and that; the list filled up with its last one, so that there are few lengths.
-fn one_token(leases: &[Lease]) -> Option<(Vec<i64>, i64)> {
-    let last = leases.last()?;
-    if leases.len() > LONGEST_LIST || leases.iter().any(|lease| lease.token != last.token) {
-        return None;
-    }
+/// Seqs as a list, filled up with the last of them, so that there are few lengths. `None`: it would be too long.
+fn list(leases: &[Lease]) -> Option<Vec<i64>> {
+    let last = leases.last().filter(|_| leases.len() <= LONGEST_LIST)?;
     let mut seqs: Vec<i64> = leases.iter().map(|lease| lease.seq).collect();
     seqs.resize(leases.len().next_power_of_two(), last.seq);
-    Some((seqs, last.token))
+    Some(seqs)
 }
 
 /// The year one, in microseconds since 1970: before anything that a column can hold.
@@ -488,7 +485,7 @@ impl Driver for MySql {
             if leases.is_empty() {
                 continue;
             }
-            let query = match one_token(leases) {
+            let query = match list(leases).zip(one_token(leases)) {
                 Some((seqs, token)) => {
                     let query = sqlx::query(statement.one_token(seqs.len()));
                     seqs.into_iter().fold(query, |query, seq| query.bind(seq)).bind(token)
@@ -546,7 +543,7 @@ impl Driver for MySql {
             .collect();
         let batch = serde_json::Value::from(rows).to_string();
         let explain = |sql: &SqlStr| AssertSqlSafe(format!("explain {}", sql.as_str()));
-        let list = |query: Query<'static, Self, MySqlArguments>| {
+        let listed = |query: Query<'static, Self, MySqlArguments>| {
             let query = (1..=128_i64).fold(query, |query, seq| query.bind(seq));
             query.bind(0_i64).bind(None::<&str>).bind(None::<&str>)
         };
@@ -562,8 +559,8 @@ impl Driver for MySql {
                 .bind(batch)
                 .bind(None::<&str>)
                 .bind(None::<&str>),
-            Explain::DoneByOneToken => list(sqlx::query(explain(&sql.done.one_token(128)))),
-            Explain::DeleteByOneToken => list(sqlx::query(explain(&sql.delete.one_token(128)))),
+            Explain::DoneByOneToken => listed(sqlx::query(explain(&sql.done.one_token(128)))),
+            Explain::DeleteByOneToken => listed(sqlx::query(explain(&sql.delete.one_token(128)))),
             Explain::Delete => sqlx::query(explain(&sql.delete.tokens))
                 .bind(batch)
                 .bind(None::<&str>)

@@ -7,7 +7,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction, ValueRef};
 
-use super::batch::Batch;
+use super::batch::{Batch, one_token};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{bind_row, column_count, columns, micros, read_claimed};
 use super::statement::{Statement, query};
@@ -440,14 +440,13 @@ impl Driver for Postgres {
     ) -> Result<u64, sqlx::Error> {
         let mut applied = 0;
         for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
-            let Some(Lease { token, .. }) = leases.first() else {
+            if leases.is_empty() {
                 continue;
-            };
+            }
             let (seqs, tokens) = arrays(leases);
-            let query = if tokens.iter().all(|other| other == token) {
-                sqlx::query(statement.one_token.clone()).bind(seqs).bind(token)
-            } else {
-                sqlx::query(statement.tokens.clone()).bind(seqs).bind(tokens)
+            let query = match one_token(leases) {
+                Some(token) => sqlx::query(statement.one_token.clone()).bind(seqs).bind(token),
+                None => sqlx::query(statement.tokens.clone()).bind(seqs).bind(tokens),
             };
             applied += query.bind(member).execute(&mut *connection).await?.rows_affected();
         }

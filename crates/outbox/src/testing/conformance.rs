@@ -148,6 +148,7 @@ macro_rules! store_conformance {
                 purge_by_age_alone_asks_for_no_status
                 // lanes
                 members_share_the_lanes
+                joining_can_be_tried_again
                 member_that_does_not_take_gets_nothing
                 dead_member_is_struck_off
                 member_that_leaves_frees_its_lanes

@@ -87,6 +87,14 @@ pub async fn members_share_the_lanes<H: Harness>(h: &H) {
     assert!(first.held.and(second.held).is_empty());
 }
 
+/// Something after the first step was refused, and all of it is tried again.
+pub async fn joining_can_be_tried_again<H: Harness>(h: &H) {
+    let store = h.store();
+    let first = join(&*store, "member").await;
+    assert_eq!(join(&*store, "member").await, first);
+    assert_eq!(first.members, 1);
+}
+
 /// Without `take` a member only shows that it lives.
 pub async fn member_that_does_not_take_gets_nothing<H: Harness>(h: &H) {
     let store = h.store();
