@@ -62,7 +62,7 @@ pub(crate) struct Bench {
     /// How many rows are read and written at once, by the library and by hand.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     batch: u16,
-    /// How often each side is measured; the median counts. Default: 9 for write and hot, 5 for the others.
+    /// How often each side is measured; the median counts. Default: 9 for write and hot, 5 for the others. A round of write has ten turns.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
     /// How many delivered events are in the table of grown.
@@ -91,7 +91,7 @@ enum Scenario {
     Write,
     /// The same until all are delivered from memory and marked; beside the two inserts and a batched update by hand.
     Hot,
-    /// A backlog until all of it is delivered and marked, or deleted; beside a loop by hand.
+    /// A backlog until all of it is delivered and marked, or deleted; beside a loop by hand, and beside each other.
     Drain,
     /// The same in order, with 1,000 keys; beside a loop by hand.
     Ordered,

@@ -41,6 +41,14 @@ pub struct On<D: Database> {
 }
 
 impl<D: Database> On<D> {
+    /// A transaction of the user's own.
+    pub async fn begin(&self) -> D::Transaction {
+        let statements = D::statements(&TableName::default());
+        D::begin(&self.pool, &statements)
+            .await
+            .expect("an idle database lets us begin")
+    }
+
     /// With the default table.
     pub async fn open(test: &str) -> Self {
         let (pool, guard) = D::create(test).await;

@@ -91,7 +91,7 @@ impl<D: Backend> Outbox<D> {
     /// # Errors
     /// [`Error::Database`].
     pub async fn begin(&self, pool: &D::Pool) -> Result<Transaction<D>, Error> {
-        Ok(Transaction::new(D::begin(pool).await?))
+        Ok(Transaction::new(D::begin(pool, &self.writer.statements).await?))
     }
 
     /// Runs `work` in a transaction, and commits it if the result is `Ok`.

@@ -7,7 +7,7 @@ mod queue;
 mod worker;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -34,8 +34,6 @@ pub(crate) struct Dispatcher {
     pub(crate) lines: Lines,
     /// How cold rows are owned.
     pub(crate) ownership: Ownership,
-    /// The name under which this node owns lanes.
-    pub(crate) member: Mutex<Arc<str>>,
     /// A dead event keeps its key from going on.
     pub(crate) parks: bool,
     pub(crate) router: Router,
@@ -169,17 +167,6 @@ impl Dispatcher {
         self.in_flight.settled(dropped.iter().map(|job| job.admission));
         self.telemetry.cold_enqueued.increment(first.len() as u64);
         self.push_first(first);
-    }
-
-    pub(crate) fn member(&self) -> Arc<str> {
-        Arc::clone(&self.member.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn set_member(&self, member: &str) {
-        let mut known = self.member.lock().unwrap_or_else(PoisonError::into_inner);
-        if **known != *member {
-            *known = member.into();
-        }
     }
 
     /// Passes an outcome on. Waits while the settler is behind: nothing new is begun then.

@@ -203,8 +203,7 @@ fn next_look(shared: &LaneShare, handing_over: bool, stirring: bool, often: Dura
 
 impl Dispatcher {
     fn hold_lanes(&self, member: &str, open: LaneSet, until: Instant, members: usize) {
-        self.set_member(member);
-        self.in_flight.hold_lanes(open, until, members);
+        self.in_flight.hold_lanes(member, open, until, members);
         for job in self.lines.close(LaneSet::ALL.without(open)) {
             self.in_flight.remove(job.admission);
         }

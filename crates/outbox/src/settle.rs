@@ -205,12 +205,12 @@ impl Settler {
 
     /// Writes outcomes, each by the right that its event has at this moment. True if some were refused.
     async fn write(&self, batch: &[Outcome]) -> Result<bool, Error> {
-        let settling = self.settling(batch);
+        let (member, settling) = self.settling(batch);
         let of_lane = |settling: &Option<Settling>| settling.is_some_and(|settling| settling.of_lane);
         let (of_lanes, of_rows): (Vec<_>, Vec<_>) =
             batch.iter().zip(settling).partition(|(_, settling)| of_lane(settling));
         fail_point!("in-settle");
-        let stale = self.write_of_lanes(of_lanes).await? + self.write_of_rows(of_rows).await?;
+        let stale = self.write_of_lanes(&member, of_lanes).await? + self.write_of_rows(of_rows).await?;
         if stale > 0 {
             self.dispatcher.telemetry.settle_stale.increment(stale);
             tracing::warn!(
@@ -221,18 +221,17 @@ impl Settler {
         Ok(stale > 0)
     }
 
-    /// What each is to be settled with.
-    fn settling<'a>(&self, batch: impl IntoIterator<Item = &'a Outcome>) -> Vec<Option<Settling>> {
+    /// What each is to be settled with, and under which name if it is of a lane.
+    fn settling<'a>(&self, batch: impl IntoIterator<Item = &'a Outcome>) -> (Arc<str>, Vec<Option<Settling>>) {
         let admissions = batch.into_iter().map(|outcome| outcome.admission);
         self.dispatcher.in_flight.settle(admissions)
     }
 
-    async fn write_of_lanes(&self, batch: Vec<(&Outcome, Option<Settling>)>) -> Result<u64, Error> {
-        let member = self.dispatcher.member();
+    async fn write_of_lanes(&self, member: &str, batch: Vec<(&Outcome, Option<Settling>)>) -> Result<u64, Error> {
         let settlements = settlements(&batch);
         let settled = self
             .store
-            .settle(&member, self.dispatcher.ownership, &settlements)
+            .settle(member, self.dispatcher.ownership, &settlements)
             .await?;
         Ok(settled.stale + (batch.len() - settlements.len()) as u64)
     }
@@ -249,7 +248,7 @@ impl Settler {
             // rows were not admitted yet. They are written under the new lease then, and not delivered again.
             drop(self.dispatcher.claiming.lock().await);
             let before: HashMap<i64, Lease> = settlements.iter().map(|one| (one.lease.seq, one.lease)).collect();
-            let settling = self.settling(batch.iter().map(|(outcome, _)| *outcome));
+            let (_, settling) = self.settling(batch.iter().map(|(outcome, _)| *outcome));
             let now = batch.into_iter().map(|(outcome, _)| outcome).zip(settling);
             batch = now
                 .filter(|(_, held)| {

@@ -16,11 +16,18 @@ use crate::failure::Failure;
 /// How many aggregates ordered events are about.
 const KEYS: i64 = 1_000;
 
-/// One node, beside a loop by hand.
+/// One node, beside a loop by hand; and each way of owning what is read beside the one before it.
 pub(crate) async fn drain<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
-    let events = stand.settings.events.unwrap_or(100_000);
-    for variant in Variant::DRAINED {
-        beside_a_loop_by_hand(stand, "drain", *variant, Load::pending(events)).await?;
+    let load = Load::pending(stand.settings.events.unwrap_or(100_000));
+    let measured = beside_loops_by_hand(stand, "drain", Variant::DRAINED, load).await?;
+    for (variants, measured) in Variant::DRAINED.windows(2).zip(measured.windows(2)) {
+        let rates = Rates {
+            limit: measured[0].framework.clone(),
+            framework: measured[1].framework.clone(),
+        };
+        let name = format!("{}; beside {}", variants[1].name(), variants[0].name());
+        let finding = stand.finding("drain", name, load.events).rates(&rates);
+        stand.report(finding)?;
     }
     Ok(())
 }
@@ -31,32 +38,35 @@ pub(crate) async fn ordered<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result
         keys: KEYS,
         ..Load::pending(stand.settings.events.unwrap_or(100_000))
     };
-    for variant in Variant::IN_ORDER {
-        beside_a_loop_by_hand(stand, "ordered", *variant, load).await?;
-    }
+    beside_loops_by_hand(stand, "ordered", Variant::IN_ORDER, load).await?;
     Ok(())
 }
 
-async fn beside_a_loop_by_hand<D: BareDatabase>(
+async fn beside_loops_by_hand<D: BareDatabase>(
     stand: &mut Stand<'_, D>,
     scenario: &'static str,
-    variant: Variant,
+    variants: &[Variant],
     load: Load,
-) -> Result<(), Failure> {
-    let mut rates = Rates::default();
-    let mut peak = None;
+) -> Result<Vec<Rates>, Failure> {
+    let mut measured = vec![Rates::default(); variants.len()];
+    let mut peaks = vec![None; variants.len()];
     for _ in 0..stand.settings.rounds() {
-        rates.limit.push(by_hand(stand, scenario, variant, load).await?);
-        let backlog = Backlog::on_empty(stand, scenario, load).await?;
-        let drained = backlog.drain(stand, variant, 1).await?;
-        rates.framework.push(drained.rate);
-        peak = peak.max(drained.peak_kilobytes);
+        for ((variant, rates), peak) in variants.iter().zip(&mut measured).zip(&mut peaks) {
+            rates.limit.push(by_hand(stand, scenario, *variant, load).await?);
+            let backlog = Backlog::on_empty(stand, scenario, load).await?;
+            let drained = backlog.drain(stand, *variant, 1).await?;
+            rates.framework.push(drained.rate);
+            *peak = drained.peak_kilobytes.max(*peak);
+        }
     }
-    let finding = stand
-        .finding(scenario, variant.name(), load.events)
-        .rates(&rates)
-        .rss(peak);
-    stand.report(finding)
+    for ((variant, rates), peak) in variants.iter().zip(&measured).zip(peaks) {
+        let finding = stand
+            .finding(scenario, variant.name(), load.events)
+            .rates(rates)
+            .rss(peak);
+        stand.report(finding)?;
+    }
+    Ok(measured)
 }
 
 async fn by_hand<D: BareDatabase>(

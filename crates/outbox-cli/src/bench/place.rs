@@ -25,8 +25,8 @@ pub(crate) struct Place {
     pub(crate) pool: AnyPool,
     /// What most measurements use.
     pub(crate) tables: Tables,
-    /// Where finished events pile up.
-    pub(crate) grown: Tables,
+    /// Where finished events pile up, or the other side writes.
+    pub(crate) others: Tables,
     /// Holds the SQLite file, unless there is another database.
     directory: Option<PathBuf>,
 }
@@ -58,7 +58,7 @@ impl Place {
             url,
             pool,
             tables: Tables::named(&name)?,
-            grown: Tables::named(&format!("{name}_grown"))?,
+            others: Tables::named(&format!("{name}_others"))?,
             directory,
         };
         match place.create().await {
@@ -72,7 +72,7 @@ impl Place {
     }
 
     async fn create(&self) -> Result<(), Failure> {
-        for tables in [&self.tables, &self.grown] {
+        for tables in [&self.tables, &self.others] {
             self.pool.migrate_up(&tables.events).await?;
             let create = format!(
                 "create table {} (number bigint not null primary key, note varchar(200) not null)",
@@ -85,7 +85,7 @@ impl Place {
 
     /// Drops the tables, and removes the file.
     pub(crate) async fn clear(self) -> Result<(), Failure> {
-        for tables in [&self.tables, &self.grown] {
+        for tables in [&self.tables, &self.others] {
             self.pool.migrate_down(&tables.events, 0).await?;
             let drop = format!("drop table if exists {}", tables.orders);
             with_pool!(&self.pool, pool => script(pool, drop).await)?;

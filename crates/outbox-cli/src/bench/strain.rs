@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// With many delivered events in the table; beside an empty one.
 pub(crate) async fn grown<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
     let load = Load::pending(stand.settings.events.unwrap_or(100_000));
-    let tables = &stand.place.grown;
+    let tables = &stand.place.others;
     let mut done = stand.settings.done_rows;
     stand.empty(tables).await?;
     let delivered = Load {

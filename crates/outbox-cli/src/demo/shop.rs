@@ -244,7 +244,8 @@ impl<D: ShopDatabase> Producer<D> {
             rolls_back: rand::random_range(0..10) == 0,
             hesitates: rand::random_range(0..15) == 0,
         };
-        if self.poisons && turn == 10 {
+        // The first: on a busy machine a producer may not get to a later one.
+        if self.poisons && turn == 0 {
             wish.event = self.order(POISON, number)?;
             wish.rolls_back = false;
             return Ok(wish);

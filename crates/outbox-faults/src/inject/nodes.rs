@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use outbox::TableName;
-use outbox::store::{Filter, Page};
+use outbox::store::{Driver, Filter, Page};
 use outbox::testing::facts::{Fact, Log};
 use rustix::process::Signal;
 
@@ -128,9 +128,9 @@ impl<D: Ledger> Scene<'_, D> {
         let until = Instant::now() + self.plan.time;
         let mut rng = self.plan.rng("busy", 0);
         let mut faults = 0;
+        let statements = <D as Driver>::statements(&TableName::default());
         while Instant::now() < until {
-            let tx = outbox::store::Driver::begin(&self.pool).await;
-            let tx: sqlx::Transaction<'static, D> = match tx {
+            let tx = match <D as Driver>::begin(&self.pool, &statements).await {
                 Ok(tx) => tx,
                 // They hold it themselves.
                 Err(_) => continue,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use outbox::store::Driver;
 use outbox::testing::facts::{Fact, Log};
-use outbox::{Error, Event, EventBuilder, Outbox, Payload};
+use outbox::{Error, Event, EventBuilder, Outbox, Payload, TableName};
 use sqlx::Pool;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -22,6 +22,7 @@ const AGGREGATE: &str = "Key";
 pub(crate) struct Producer<D: Ledger> {
     outbox: Outbox<D>,
     pool: Pool<D>,
+    statements: D::Sql,
     log: Arc<Log>,
     rng: Rng,
     /// What its ids start with.
@@ -76,6 +77,7 @@ impl<D: Ledger> Producer<D> {
         Self {
             outbox: outbox.clone(),
             pool: pool.clone(),
+            statements: <D as Driver>::statements(&TableName::default()),
             log: Arc::clone(log),
             rng: Rng::of(config.seed, &name, 0),
             name,
@@ -179,7 +181,7 @@ impl<D: Ledger> Producer<D> {
     }
 
     async fn with_a_receipt(&self, wish: &Wish) -> Result<(), Trouble> {
-        let mut tx = <D as Driver>::begin(&self.pool).await?;
+        let mut tx = <D as Driver>::begin(&self.pool, &self.statements).await?;
         let event = self.prepare(&mut tx, wish).await?;
         let receipt = match self.outbox.publish(&mut tx, event).await {
             Ok(receipt) => receipt,

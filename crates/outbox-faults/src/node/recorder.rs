@@ -40,8 +40,16 @@ struct Recorder {
 #[derive(Debug, Default)]
 struct Lanes {
     held: LaneSet,
-    taken_at: HashMap<u8, i64>,
-    rows: HashMap<i64, i64>,
+    taken: HashMap<u8, Taking>,
+    rows: HashMap<i64, Taking>,
+}
+
+/// A lane was taken at some moment between these. A node that is stopped in between hears of it long after another one has
+/// taken it over: so somebody came later only if he asked when this one had been answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Taking {
+    asked: i64,
+    answered: i64,
 }
 
 impl Recorder {
@@ -91,7 +99,7 @@ impl Store for Recorder {
             seq: one.lease.seq,
             token: match by {
                 Ownership::Rows => one.lease.token,
-                _ => self.lanes().rows.get(&one.lease.seq).copied().unwrap_or(0),
+                _ => self.lanes().rows.get(&one.lease.seq).map_or(0, |lane| lane.answered),
             },
             at,
             accepted,
@@ -150,12 +158,13 @@ impl Store for Recorder {
         lease: Duration,
         take: bool,
     ) -> Result<Option<LaneShare>, Error> {
+        let asked = clock::now().cast_signed();
         let share = self.store.share_lanes(member, joining, lease, take).await?;
+        let answered = clock::now().cast_signed();
         let held = share.as_ref().map_or(LaneSet::NONE, |share| share.held);
         let mut lanes = self.lanes();
-        let now = clock::now();
         for lane in held.without(lanes.held).iter() {
-            lanes.taken_at.insert(lane, now.cast_signed());
+            lanes.taken.insert(lane, Taking { asked, answered });
         }
         lanes.held = held;
         drop(lanes);
@@ -184,8 +193,10 @@ impl Store for Recorder {
         let mut taken = Vec::new();
         let mut lanes = self.lanes();
         for row in &found.rows {
-            let (seq, token) = (row.row.lease.seq, lanes.taken_at.get(&row.lane).copied().unwrap_or(0));
-            if lanes.rows.insert(seq, token) != Some(token) {
+            let seq = row.row.lease.seq;
+            let lane = lanes.taken.get(&row.lane).copied().unwrap_or_default();
+            if lanes.rows.insert(seq, lane) != Some(lane) {
+                let token = lane.asked;
                 taken.push(Fact::Taken { seq, token, at });
             }
         }

@@ -181,7 +181,7 @@ where
     D::Transaction: TxHandle<D, Receipt = Receipt>,
 {
     let f = fixture::<D>("receipt_committed").await;
-    let mut tx = D::begin(&f.on.pool).await.unwrap();
+    let mut tx = f.on.begin().await;
     let receipt = f.outbox.publish(&mut tx, &f.event).await.unwrap();
     assert_eq!(receipt.ids(), [f.event.id().clone()]);
     D::commit(tx).await.unwrap();
@@ -194,7 +194,7 @@ where
     D::Transaction: TxHandle<D, Receipt = Receipt>,
 {
     let f = fixture::<D>("receipt_rolled_back").await;
-    let mut tx = D::begin(&f.on.pool).await.unwrap();
+    let mut tx = f.on.begin().await;
     let receipt = f.outbox.publish(&mut tx, &f.event).await.unwrap();
     D::rollback(tx).await.unwrap();
     receipt.rolled_back();
@@ -206,7 +206,7 @@ where
     D::Transaction: TxHandle<D, Receipt = Receipt>,
 {
     let f = fixture::<D>("receipt_dropped").await;
-    let mut tx = D::begin(&f.on.pool).await.unwrap();
+    let mut tx = f.on.begin().await;
     let receipt = f.outbox.publish(&mut tx, &f.event).await.unwrap();
     drop(tx);
     drop(receipt);
@@ -218,7 +218,7 @@ where
     D::Transaction: TxHandle<D, Receipt = Receipt>,
 {
     let f = fixture::<D>("receipt_savepoint_released").await;
-    let mut tx = D::begin(&f.on.pool).await.unwrap();
+    let mut tx = f.on.begin().await;
     D::set_savepoint(&mut tx).await.unwrap();
     let receipt = f.outbox.publish(&mut tx, &f.event).await.unwrap();
     D::release_savepoint(&mut tx).await.unwrap();
@@ -232,7 +232,7 @@ where
     D::Transaction: TxHandle<D, Receipt = Receipt>,
 {
     let f = fixture::<D>("receipt_savepoint_rolled_back").await;
-    let mut tx = D::begin(&f.on.pool).await.unwrap();
+    let mut tx = f.on.begin().await;
     D::set_savepoint(&mut tx).await.unwrap();
     let receipt = f.outbox.publish(&mut tx, &f.event).await.unwrap();
     D::rollback_savepoint(&mut tx).await.unwrap();
@@ -247,7 +247,7 @@ where
     D::Transaction: TxHandle<D, Receipt = Receipt>,
 {
     let f = fixture::<D>("receipt_never_told").await;
-    let mut tx = D::begin(&f.on.pool).await.unwrap();
+    let mut tx = f.on.begin().await;
     let receipt = f.outbox.publish(&mut tx, &f.event).await.unwrap();
     drop(receipt);
     D::commit(tx).await.unwrap();
@@ -386,7 +386,7 @@ where
     D::Connection: TxHandle<D, Receipt = Receipt>,
 {
     let f = fixture::<D>("connection_inside").await;
-    let mut tx = D::begin(&f.on.pool).await.unwrap();
+    let mut tx = f.on.begin().await;
     let receipt = f.outbox.publish(&mut *tx, &f.event).await.unwrap();
     D::commit(tx).await.unwrap();
     receipt.committed();

@@ -343,7 +343,6 @@ impl<D: Backend, O> Builder<D, O> {
             in_flight: InFlight::default(),
             lines: Lines::new(self.cold_capacity),
             ownership: self.ownership,
-            member: std::sync::Mutex::new("".into()),
             parks: self.parks,
             router: Router::new(self.subscriptions, self.listener_timeout, &telemetry)?,
             interceptors: self.interceptors,

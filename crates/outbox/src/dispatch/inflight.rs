@@ -1,5 +1,5 @@
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
@@ -27,6 +27,8 @@ struct State {
 /// The lanes that are ours.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lanes {
+    /// The name under which they are ours: another one each time this node joins.
+    member: Arc<str>,
     /// Whose rows are taken in. One that is being handed over is ours, and not among these.
     pub(crate) open: LaneSet,
     /// Until when they are ours, at the least.
@@ -184,11 +186,14 @@ impl InFlight {
         }
     }
 
-    /// What to settle each with. From here on they are being settled. `None`: it is no longer ours.
-    pub(crate) fn settle(&self, admissions: impl IntoIterator<Item = Admission>) -> Vec<Option<Settling>> {
+    /// What to settle each with. From here on they are being settled. `None`: it is no longer ours. And the name under which
+    /// lanes are ours, of the same moment: a node that has lost its lanes and joined again has another one, and what it had read
+    /// before must not be written by that.
+    pub(crate) fn settle(&self, admissions: impl IntoIterator<Item = Admission>) -> (Arc<str>, Vec<Option<Settling>>) {
         let mut state = self.state();
+        let member = Arc::clone(&state.lanes.member);
         let settling = admissions.into_iter().map(|admission| state.settle(admission));
-        settling.collect()
+        (member, settling.collect())
     }
 
     /// Lets go of events whose outcome is written. Returns those that were claimed again meanwhile, and are ours; each with
@@ -305,14 +310,16 @@ impl InFlight {
         self.state().lanes.clone()
     }
 
-    /// These lanes are ours until then. What is queued of others is let go; what a listener has begun of them is not.
-    pub(crate) fn hold_lanes(&self, open: LaneSet, until: Instant, members: usize) {
+    /// These lanes are ours until then, under this name. What is queued of others is let go; what a listener has begun of them
+    /// is not.
+    pub(crate) fn hold_lanes(&self, member: &str, open: LaneSet, until: Instant, members: usize) {
         let mut state = self.state();
         let state = &mut *state;
         if !open.without(state.lanes.open).is_empty() {
             state.lanes.gains += 1;
         }
         state.lanes = Lanes {
+            member: member.into(),
             open,
             until: Some(until),
             members,
@@ -394,7 +401,7 @@ mod tests {
     }
 
     fn settle(in_flight: &InFlight, admission: Admission) -> Option<Settling> {
-        in_flight.settle([admission])[0]
+        in_flight.settle([admission]).1[0]
     }
 
     fn admit_from_lane(in_flight: &InFlight, lease: Lease, lane: u8) -> Option<Admission> {
@@ -409,7 +416,7 @@ mod tests {
     fn rows_are_taken_in_from_open_lanes_only_and_once() {
         let in_flight = InFlight::default();
         assert_eq!(admit_from_lane(&in_flight, lease(1), 3), None);
-        in_flight.hold_lanes(lanes(&[3]), in_a_minute(), 1);
+        in_flight.hold_lanes("node#1", lanes(&[3]), in_a_minute(), 1);
         let admission = admit_from_lane(&in_flight, lease(1), 3).unwrap();
         assert_eq!(admit_from_lane(&in_flight, lease(1), 3), None);
         assert!(in_flight.start(admission, Duration::ZERO));
@@ -419,7 +426,7 @@ mod tests {
     #[test]
     fn what_was_settled_while_lanes_were_read_is_not_taken_in_again() {
         let in_flight = InFlight::default();
-        in_flight.hold_lanes(LaneSet::ALL, in_a_minute(), 1);
+        in_flight.hold_lanes("node#1", LaneSet::ALL, in_a_minute(), 1);
         let admission = admit_from_lane(&in_flight, lease(1), 3).unwrap();
         in_flight.begin_read();
         in_flight.settled([admission]);
@@ -431,11 +438,11 @@ mod tests {
     #[test]
     fn a_lane_that_is_handed_over_keeps_what_a_listener_has_begun() {
         let in_flight = InFlight::default();
-        in_flight.hold_lanes(lanes(&[3]), in_a_minute(), 1);
+        in_flight.hold_lanes("node#1", lanes(&[3]), in_a_minute(), 1);
         let begun = admit_from_lane(&in_flight, lease(1), 3).unwrap();
         assert!(in_flight.start(begun, Duration::ZERO));
         let queued = admit_from_lane(&in_flight, Lease { seq: 2, token: 1 }, 3).unwrap();
-        in_flight.hold_lanes(LaneSet::NONE, in_a_minute(), 2);
+        in_flight.hold_lanes("node#1", LaneSet::NONE, in_a_minute(), 2);
         assert!(!in_flight.start(queued, Duration::ZERO));
         assert_eq!(in_flight.busy_lanes(), lanes(&[3]));
         in_flight.settled([begun]);
@@ -445,11 +452,25 @@ mod tests {
     #[test]
     fn with_the_lanes_everything_of_them_is_lost() {
         let in_flight = InFlight::default();
-        in_flight.hold_lanes(lanes(&[3]), in_a_minute(), 1);
+        in_flight.hold_lanes("node#1", lanes(&[3]), in_a_minute(), 1);
         let begun = admit_from_lane(&in_flight, lease(1), 3).unwrap();
         assert!(in_flight.start(begun, Duration::ZERO));
         assert_eq!(in_flight.lose_lanes(), 1);
         assert_eq!(settle(&in_flight, begun), None);
+    }
+
+    #[test]
+    fn what_was_read_under_one_name_is_not_settled_under_the_next() {
+        let in_flight = InFlight::default();
+        in_flight.hold_lanes("node#1", lanes(&[3]), in_a_minute(), 1);
+        let begun = admit_from_lane(&in_flight, lease(1), 3).unwrap();
+        assert!(in_flight.start(begun, Duration::ZERO));
+        let (member, settling) = in_flight.settle([begun]);
+        assert_eq!((&*member, settling[0].is_some()), ("node#1", true));
+        in_flight.lose_lanes();
+        in_flight.hold_lanes("node#2", lanes(&[3]), in_a_minute(), 1);
+        let (member, settling) = in_flight.settle([begun]);
+        assert_eq!((&*member, settling[0]), ("node#2", None));
     }
 
     fn in_a_minute() -> Instant {

@@ -215,29 +215,27 @@ pub(super) async fn purge<D: Driver>(store: &SqlStore<D>, purge: &Purge, after: 
     let mut connection = store.pool.acquire().await?;
 
     let mut step = Statement::<D>::new(format!(
-        "select max(seq), count(*), min({}) from (select seq, created_at from {table} where seq > ",
+        "select max(seq), count(*), min({}), ",
         D::micros("created_at")
     ));
-    step.bind(after)
+    let age = step.placeholder(-micros(purge.older_than));
+    step.push(&D::micros(&D::shift(D::NOW, &age)));
+    step.push(&format!(" from (select seq, created_at from {table} where seq > "))
+        .bind(after)
         .push(" order by seq limit ")
         .bind(purge.limit as i64)
-        .push(") as step");
-    let mut cutoff = Statement::<D>::new("select ");
-    let age = cutoff.placeholder(-micros(purge.older_than));
-    cutoff.push(&D::micros(&D::shift(D::NOW, &age)));
+        .push(") as step")
+        .prepared();
     let step = D::fetch(&mut connection, step).await?;
-    let cutoff = D::fetch(&mut connection, cutoff).await?;
-    let cutoff = required(cutoff.first().map(|row| D::int(row, 0)).transpose()?.flatten())?;
-    let Some(row) = step.first() else {
-        return Ok(Purged { deleted: 0, next: None });
-    };
-    let (Some(last), count, Some(oldest)) = (D::int(row, 0)?, D::int(row, 1)?.unwrap_or(0), D::int(row, 2)?) else {
+    let step = required(step.first())?;
+    let (count, cutoff) = (required(D::int(step, 1)?)?, required(D::int(step, 3)?)?);
+    let (Some(last), Some(oldest)) = (D::int(step, 0)?, D::int(step, 2)?) else {
         purge_attempts(store, &mut connection, purge, cutoff).await?;
         return Ok(Purged { deleted: 0, next: None });
     };
 
     let mut delete = Statement::<D>::new(format!("delete from {table} where seq > "));
-    delete.bind(after).push(" and seq <= ").bind(last);
+    delete.bind(after).push(" and seq <= ").bind(last).prepared();
     if purge.by_age_alone {
         delete
             .push(" and ")

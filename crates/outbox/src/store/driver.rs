@@ -91,7 +91,10 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
 
     /// Begins a transaction in which a write cannot fail for having read before (SQLite), and of which
     /// [`commit_checked`](Self::commit_checked) can tell the truth.
-    fn begin(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
+    fn begin(
+        pool: &Pool<Self>,
+        sql: &Self::Sql,
+    ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
 
     /// Commits a transaction of [`begin`](Self::begin). Unlike a bare COMMIT it is an error if the database has already
     /// rolled the transaction back because of a failed statement: what we dispatch after it must be there. `written` has a

@@ -340,7 +340,7 @@ impl Backend for Memory {
         table.clone()
     }
 
-    async fn begin(pool: &MemoryPool) -> Result<MemoryTransaction, Error> {
+    async fn begin(pool: &MemoryPool, _statements: &Self::Statements) -> Result<MemoryTransaction, Error> {
         Ok(pool.begin())
     }
 

@@ -9,11 +9,11 @@ use futures_util::TryStreamExt;
 use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlRow};
 use sqlx::pool::PoolOptions;
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Either, Executor, MySql, QueryBuilder, Row, SqlSafeStr, SqlStr, Transaction};
+use sqlx::{AssertSqlSafe, Connection, Either, Executor, MySql, Row, SqlSafeStr, SqlStr, Transaction};
 
 use super::batch::{Batch, Change, changes_json, leases_json, one_token};
 use super::driver::{Dialect, Driver, Held, Serialized};
-use super::row::{bind_row, column_count, columns, micros, read_claimed};
+use super::row::{bind_event, bind_leased, bind_row, column_count, columns, micros, read_claimed};
 use super::statement::{Statement, query};
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, quote};
 use crate::error::Error;
@@ -64,11 +64,13 @@ impl Dialect for MySql {
 /// The statements of the hot path.
 #[derive(Debug)]
 pub struct Sql {
-    insert_head: String,
+    /// For one row, two, four, and so on.
+    insert_many: Vec<SqlStr>,
     /// Tells whether it was inside of a transaction, where the server can.
     insert_one: SqlStr,
-    /// Is refused unless it is, where the server can tell: cheaper than an answer.
-    insert_inside: SqlStr,
+    /// These are refused unless they are, where the server can tell: cheaper than an answer.
+    insert_free: SqlStr,
+    insert_leased: SqlStr,
     /// The server has told.
     can_tell: AtomicBool,
     anything: SqlStr,
@@ -123,22 +125,38 @@ fn list(leases: &[Lease]) -> Option<Vec<i64>> {
 /// The year one, in microseconds since 1970: before anything that a column can hold.
 const FIRST_INSTANT: i64 = -62_135_596_800_000_000;
 
-/// One row of an insert, with its token.
-macro_rules! values {
-    ($token:literal) => {
-        concat!(
-            "(?, ?, ?, ?, ?, ?, ?, ?, '1970-01-01' + interval ? microsecond, \
-             coalesce('1970-01-01' + interval ? microsecond, utc_timestamp(6) + interval ? microsecond), \
-             ?, utc_timestamp(6) + interval ? microsecond, ",
-            $token,
-            ")"
-        )
+/// The columns of an event.
+const EVENT: &str =
+    "event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, headers, occurred_at";
+
+/// Their values. A literal of its own type: of a text, the server would make an instant and of the sum a text, for each row.
+macro_rules! event {
+    () => {
+        "?, ?, ?, ?, ?, ?, ?, ?, timestamp '1970-01-01 00:00:00.000000' + interval ? microsecond"
     };
 }
-const VALUES: &str = values!("?");
 
-/// The same for MariaDB, which refuses a row without a token.
-const VALUES_INSIDE: &str = values!("if(@@in_transaction and @@autocommit, ?, null)");
+/// One row that may say anything.
+const VALUES: &str = concat!(
+    "(",
+    event!(),
+    ", coalesce('1970-01-01' + interval ? microsecond, utc_timestamp(6) + interval ? microsecond), ?, \
+     utc_timestamp(6) + interval ? microsecond, ?)"
+);
+
+/// Rows go by powers of two, up to this one: so there are few texts, and each is prepared once.
+///
+/// A statement that is not kept is closed, which is a message without an answer; and since the driver leaves it to the network to
+/// gather messages, the next one would wait for that one's acknowledgement, which is 40 ms.
+const LARGEST_INSERT: u32 = 8;
+
+/// For MariaDB, which refuses a row without a token.
+const FREE_INSIDE: &str = concat!("(", event!(), ", if(@@in_transaction and @@autocommit, 0, null))");
+const LEASED_INSIDE: &str = concat!(
+    "(",
+    event!(),
+    ", ?, utc_timestamp(6) + interval ? microsecond, if(@@in_transaction and @@autocommit, ?, null))"
+);
 
 /// A column that is never null was to be.
 const NULL: u16 = 1048;
@@ -171,10 +189,10 @@ impl Driver for MySql {
         let node = quote::<Self>(&table.node());
         let table = quote::<Self>(table.as_str());
         let columns = columns::<Self>("t.");
-        let insert_head = format!(
-            "insert into {table} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, \
-             headers, occurred_at, available_at, locked_by, lease_until, token) values "
-        );
+        let insert_rows = |rows: usize| {
+            let values = vec![VALUES; rows].join(", ");
+            format!("insert into {table} ({EVENT}, available_at, locked_by, lease_until, token) values {values}")
+        };
         let batch = |columns: &str| {
             format!("json_table(?, '$[*]' columns (seq bigint path '$[0]', token bigint path '$[1]'{columns})) as s")
         };
@@ -196,10 +214,15 @@ impl Driver for MySql {
         let error = "error longtext path '$[3]'";
         let done_by = "done_by text path '$[4]'";
         Sql {
-            insert_one: statement(format!("{insert_head}{VALUES}{TELLS}")),
-            insert_inside: statement(format!("{insert_head}{VALUES_INSIDE}")),
+            insert_one: statement(format!("{}{TELLS}", insert_rows(1))),
+            insert_free: statement(format!("insert into {table} ({EVENT}, token) values {FREE_INSIDE}")),
+            insert_leased: statement(format!(
+                "insert into {table} ({EVENT}, locked_by, lease_until, token) values {LEASED_INSIDE}"
+            )),
             can_tell: AtomicBool::new(false),
-            insert_head,
+            insert_many: (0..=LARGEST_INSERT)
+                .map(|power| statement(insert_rows(1 << power)))
+                .collect(),
             anything: statement(format!(
                 "select 1 from {table} as t force index ({pending}) {due_and_free} limit 1"
             )),
@@ -270,8 +293,12 @@ impl Driver for MySql {
     }
 
     /// MySQL gets a savepoint, which is gone if the server has ended the transaction by itself. For MariaDB that is a comment: it
-    /// can be asked. See [`commit_checked`](Self::commit_checked).
-    async fn begin(pool: &MySqlPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+    /// can be asked, and is not sent one once it has told. See [`commit_checked`](Self::commit_checked).
+    async fn begin(pool: &MySqlPool, sql: &Sql) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        if sql.can_tell.load(Ordering::Relaxed) {
+            // Not BEGIN, which begins a block where sql_mode is ORACLE.
+            return pool.begin_with("start transaction").await;
+        }
         pool.begin_with("start transaction; /*!50701 savepoint outbox_begin */")
             .await
     }
@@ -342,12 +369,12 @@ impl Driver for MySql {
     }
 
     async fn execute(connection: &mut MySqlConnection, statement: Statement<Self>) -> Result<u64, sqlx::Error> {
-        let query = query!(statement);
+        let query = query!(kept(statement));
         Ok(query.execute(connection).await?.rows_affected())
     }
 
     async fn fetch(connection: &mut MySqlConnection, statement: Statement<Self>) -> Result<Vec<MySqlRow>, sqlx::Error> {
-        let query = query!(statement);
+        let query = query!(kept(statement));
         query.fetch_all(connection).await
     }
 
@@ -356,7 +383,7 @@ impl Driver for MySql {
         statement: Statement<Self>,
         mut read: impl FnMut(&MySqlRow) -> Result<T, sqlx::Error> + Send,
     ) -> Result<Vec<T>, sqlx::Error> {
-        let query = query!(statement).try_map(|row: MySqlRow| read(&row));
+        let query = query!(kept(statement)).try_map(|row: MySqlRow| read(&row));
         query.fetch_all(connection).await
     }
 
@@ -386,24 +413,19 @@ impl Driver for MySql {
         if let [row] = rows {
             return insert_one(connection, sql, row).await;
         }
-        let mut query = QueryBuilder::<Self>::new(&sql.insert_head);
-        for (place, _) in rows.iter().enumerate() {
-            query.push(if place == 0 { "" } else { ", " }).push(VALUES);
+        let pieces: Vec<_> = pieces(rows).collect();
+        if let [all] = pieces[..] {
+            let seqs = insert_some(connection, sql, all).await?.collect();
+            return Ok(Inserted { seqs, inside: false });
         }
-        let mut query = sqlx::query(AssertSqlSafe(query.into_string())).persistent(false);
-        for row in rows {
-            query = bind_row!(query, row);
+        // One statement is atomic by itself; several are by a savepoint.
+        let mut savepoint = connection.begin().await?;
+        let mut seqs = Vec::with_capacity(rows.len());
+        for some in pieces {
+            seqs.extend(insert_some(&mut savepoint, sql, some).await?);
         }
-        // The rows of one insert get numbers in their order and without gaps, a fixed step apart.
-        let first = query.execute(&mut *connection).await?.last_insert_id().cast_signed();
-        let step: u64 = sqlx::query_scalar("select @@auto_increment_increment")
-            .fetch_one(connection)
-            .await?;
-        let seqs = (0..rows.len() as i64).map(|place| first + place * step.cast_signed());
-        Ok(Inserted {
-            seqs: seqs.collect(),
-            inside: false,
-        })
+        savepoint.commit().await?;
+        Ok(Inserted { seqs, inside: false })
     }
 
     async fn claim(
@@ -576,6 +598,12 @@ impl Driver for MySql {
     }
 }
 
+/// Prepared, however rare it is: see [`LARGEST_INSERT`].
+fn kept(mut statement: Statement<MySql>) -> Statement<MySql> {
+    statement.prepared();
+    statement
+}
+
 /// The plan's rows, a line each.
 fn plan(rows: &[MySqlRow]) -> String {
     let mut plan = String::new();
@@ -636,10 +664,39 @@ async fn remember_failures(
     Ok(())
 }
 
+/// Rows by powers of two.
+fn pieces<'a, 'e>(mut rows: &'a [NewRow<'e>]) -> impl Iterator<Item = &'a [NewRow<'e>]> {
+    std::iter::from_fn(move || {
+        let power = rows.len().checked_ilog2()?.min(LARGEST_INSERT);
+        let some;
+        (some, rows) = rows.split_at(1 << power);
+        Some(some)
+    })
+}
+
+/// One of the [`pieces`].
+async fn insert_some(
+    connection: &mut MySqlConnection,
+    sql: &Sql,
+    rows: &[NewRow<'_>],
+) -> Result<impl Iterator<Item = i64> + use<>, sqlx::Error> {
+    let query = sqlx::query(sql.insert_many[rows.len().ilog2() as usize].clone());
+    let query = rows.iter().fold(query, |query, row| bind_row!(query, row));
+    // The rows of one insert get numbers in their order and without gaps, a fixed step apart.
+    let first = query.execute(&mut *connection).await?.last_insert_id().cast_signed();
+    let step: u64 = sqlx::query_scalar("select @@auto_increment_increment")
+        .fetch_one(connection)
+        .await?;
+    Ok((0..rows.len() as i64).map(move |place| first + place * step.cast_signed()))
+}
+
 async fn insert_one(connection: &mut MySqlConnection, sql: &Sql, row: &NewRow<'_>) -> Result<Inserted, sqlx::Error> {
-    if sql.can_tell.load(Ordering::Relaxed) {
-        let query = bind_row!(sqlx::query(sql.insert_inside.clone()), row);
-        match query.execute(&mut *connection).await {
+    if row.is_due_now() && sql.can_tell.load(Ordering::Relaxed) {
+        let insert = match row.born {
+            None => bind_event!(sqlx::query(sql.insert_free.clone()), row),
+            Some(_) => bind_leased!(sqlx::query(sql.insert_leased.clone()), row),
+        };
+        match insert.execute(&mut *connection).await {
             Ok(done) => return Ok(Inserted::inside(vec![done.last_insert_id().cast_signed()])),
             Err(error) => match number(&error) {
                 // Refused: it was not, or the session does not commit by itself, and so cannot tell.

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction, ValueR
 
 use super::batch::{Batch, one_token};
 use super::driver::{Dialect, Driver, Held, Serialized};
-use super::row::{bind_row, column_count, columns, micros, read_claimed};
+use super::row::{bind_event, bind_leased, column_count, columns, micros, read_claimed};
 use super::statement::{Statement, query};
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups, Writers, quote};
 use crate::error::{Error, database};
@@ -73,9 +73,8 @@ impl Dialect for Postgres {
 /// The statements of the hot path.
 #[derive(Debug)]
 pub struct Sql {
-    insert_one: SqlStr,
-    /// The same for a row that is born free.
     insert_free: SqlStr,
+    insert_leased: SqlStr,
     insert_many: SqlStr,
     claim: SqlStr,
     read_leased: SqlStr,
@@ -118,8 +117,10 @@ impl Driver for Postgres {
         // Nobody, or still a member, and kept one until all is written: see `store/lane.rs`.
         let fence = format!("with fence as materialized (select 1 from {node} where name = $3 for key share)");
         let member = "($3::text is null or exists (select 1 from fence))";
-        let written = "event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, headers, \
-                       occurred_at, available_at, locked_by, lease_until, token";
+        let event = "event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, headers, \
+                     occurred_at";
+        let values =
+            "$1, $2, $3, $4, $5, $6::json, $7, $8::json, timestamptz 'epoch' + $9::bigint * interval '1 microsecond'";
         // A lease of which the row still has the token: served by the primary key. The sum keeps the planner from taking
         // the index of pending rows for it, which would read the whole backlog for each batch.
         let pending = "t.status + 0 in (0, 2)";
@@ -127,19 +128,16 @@ impl Driver for Postgres {
         let held_by_one_token = format!("t.seq = any($1::bigint[]) and t.token = $2::bigint and {pending}");
         let free = "locked_by = null, lease_until = null";
         let leases = "unnest($1::bigint[], $2::bigint[]) as s(seq, token)";
-        let insert_one = format!(
-            "insert into {table} ({written})
-             values ($1, $2, $3, $4, $5, $6::json, $7, $8::json,
-                     timestamptz 'epoch' + $9::bigint * interval '1 microsecond',
-                     coalesce(timestamptz 'epoch' + $10::bigint * interval '1 microsecond',
-                          clock_timestamp() + $11::bigint * interval '1 microsecond'),
-                     $12, clock_timestamp() + $13::bigint * interval '1 microsecond', $14)"
-        );
         Sql {
-            insert_one: statement(format!("{insert_one} returning seq")),
-            insert_free: statement(insert_one),
+            // A statement that returns something gathers it first, which costs a producer some per cent.
+            insert_free: statement(format!("insert into {table} ({event}) values ({values})")),
+            insert_leased: statement(format!(
+                "insert into {table} ({event}, locked_by, lease_until, token)
+                 values ({values}, $10, clock_timestamp() + $11::bigint * interval '1 microsecond', $12)
+                 returning seq"
+            )),
             insert_many: statement(format!(
-                "insert into {table} ({written})
+                "insert into {table} ({event}, available_at, locked_by, lease_until, token)
                  select e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.payload::json,
                         e.payload_bytes, e.headers::json,
                         timestamptz 'epoch' + e.occurred_at * interval '1 microsecond',
@@ -233,7 +231,7 @@ impl Driver for Postgres {
         }
     }
 
-    async fn begin(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+    async fn begin(pool: &PgPool, _sql: &Sql) -> Result<Transaction<'static, Self>, sqlx::Error> {
         pool.begin().await
     }
 
@@ -345,18 +343,16 @@ impl Driver for Postgres {
     }
 
     async fn insert(connection: &mut PgConnection, sql: &Sql, rows: &[NewRow<'_>]) -> Result<Inserted, sqlx::Error> {
-        if let [row @ NewRow { born: None, .. }] = rows {
-            // A statement that returns something gathers it first, which costs a producer some per cent.
-            bind_row!(sqlx::query(sql.insert_free.clone()), row)
-                .execute(connection)
-                .await?;
-            return Ok(Inserted::inside(Vec::new()));
-        }
-        if let [row] = rows {
-            let seq = bind_row!(sqlx::query_scalar(sql.insert_one.clone()), row)
-                .fetch_one(connection)
-                .await?;
-            return Ok(Inserted::inside(vec![seq]));
+        if let [row] = rows
+            && row.is_due_now()
+        {
+            if row.born.is_none() {
+                let insert = bind_event!(sqlx::query(sql.insert_free.clone()), row);
+                insert.execute(connection).await?;
+                return Ok(Inserted::inside(Vec::new()));
+            }
+            let insert = bind_leased!(sqlx::query_scalar(sql.insert_leased.clone()), row);
+            return Ok(Inserted::inside(vec![insert.fetch_one(connection).await?]));
         }
         let written: Vec<(String, i64)> = sqlx::query_as(sql.insert_many.clone())
             .bind(column(rows, |row| row.event.id().as_str()))

@@ -116,7 +116,7 @@ impl<D: Driver> SqlStore<D> {
         if D::is_one_statement(batch, member) && !blocks {
             return D::write(&mut *self.pool.acquire().await?, &self.sql, owner, batch, member).await;
         }
-        let mut tx = D::begin(&self.pool).await?;
+        let mut tx = D::begin(&self.pool, &self.sql).await?;
         if let Some(member) = member
             && !share::hold(self, &mut tx, member).await?
         {

@@ -1,6 +1,7 @@
 //! SQLite. One connection of our own writes all our statements, each short and each at once a writer, so that it waits
 //! for its turn instead of failing; another one reads. A batch travels as one JSON value, so that every statement has one text.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use sqlx::pool::PoolOptions;
@@ -9,7 +10,7 @@ use sqlx::{AssertSqlSafe, QueryBuilder, Row, SqlSafeStr, SqlStr, Sqlite, Transac
 
 use super::batch::{Batch, changes_json, leases_object};
 use super::driver::{Dialect, Driver, Held, Serialized};
-use super::row::{NUMBERS, bind_row, column_count, columns, micros, read_claimed};
+use super::row::{NUMBERS, bind_event, bind_leased, bind_row, columns, micros, read_claimed};
 use super::statement::{Statement, query};
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, quote};
 use crate::error::Error;
@@ -72,8 +73,10 @@ impl Dialect for Sqlite {
 /// The statements of the hot path.
 #[derive(Debug)]
 pub struct Sql {
-    insert_head: String,
-    insert_one: SqlStr,
+    insert_free: SqlStr,
+    insert_leased: SqlStr,
+    /// Up to the rows.
+    insert_many: String,
     claim: SqlStr,
     take: SqlStr,
     read_leased: SqlStr,
@@ -87,7 +90,7 @@ pub struct Sql {
     release: SqlStr,
 }
 
-/// One row of an insert.
+/// One row that may say anything.
 fn values() -> String {
     format!("(?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce(?, {NOW} + ?), ?, {NOW} + ?, ?)")
 }
@@ -113,10 +116,8 @@ impl Driver for Sqlite {
         let table = quote::<Self>(table.as_str());
         // Nobody, or still a member.
         let member = format!("(?2 is null or exists (select 1 from {node} where name = ?2))");
-        let insert_head = format!(
-            "insert into {table} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, \
-             headers, occurred_at, available_at, locked_by, lease_until, token) values "
-        );
+        let event = "event_id, event_type, aggregate_type, aggregate_id, tenant_id, payload, payload_bytes, headers, \
+                     occurred_at";
         let batch = |columns: &str| {
             format!("(select value ->> 0 as seq, value ->> 1 as token{columns} from json_each(?1)) as s")
         };
@@ -133,20 +134,27 @@ impl Driver for Sqlite {
         let free = "locked_by = null, lease_until = null";
         let failure = ", value ->> 2 as after, value ->> 3 as error, value ->> 4 as done_by";
         Sql {
-            insert_one: statement(format!("{insert_head}{} returning seq", values())),
-            insert_head,
+            insert_free: statement(format!(
+                "insert into {table} ({event}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            )),
+            insert_leased: statement(format!(
+                "insert into {table} ({event}, locked_by, lease_until, token)
+                 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {NOW} + ?, ?) returning seq"
+            )),
+            insert_many: format!("insert into {table} ({event}, available_at, locked_by, lease_until, token) values "),
             // By the index of pending rows, in its order.
             claim: statement(format!(
-                "select {}, lease_until is not null as recovered from {table} indexed by {pending}
-                 {due_and_free}
-                 order by available_at, seq
-                 limit ?3",
-                columns::<Self>("")
+                "select json_group_array(json_array(seq, token, recovered)) from (
+                   select seq, token, lease_until is not null as recovered from {table} indexed by {pending}
+                   {due_and_free}
+                   order by available_at, seq
+                   limit ?3
+                 )"
             )),
             take: statement(format!(
                 "update {t} set locked_by = ?2, lease_until = {NOW} + ?3, token = t.token + 1 from {leases}
                  where {held} and (t.lease_until is null or t.lease_until <= {NOW})
-                 returning seq"
+                 returning seq, token"
             )),
             read_leased: statement(format!(
                 "select {} from {leases} cross join {t} on {held} where t.lease_until >= {NOW} + ?2",
@@ -193,7 +201,7 @@ impl Driver for Sqlite {
     }
 
     /// A writer from the start: one that reads first could be refused later, when somebody else has written meanwhile.
-    async fn begin(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+    async fn begin(pool: &SqlitePool, _sql: &Sql) -> Result<Transaction<'static, Self>, sqlx::Error> {
         super::stranded::begin(pool, "begin immediate").await
     }
 
@@ -289,14 +297,19 @@ impl Driver for Sqlite {
         sql: &Sql,
         rows: &[NewRow<'_>],
     ) -> Result<Inserted, sqlx::Error> {
-        if let [row] = rows {
-            let seq = bind_row!(sqlx::query_scalar(sql.insert_one.clone()), row)
-                .fetch_one(connection)
-                .await?;
-            return Ok(Inserted::inside(vec![seq]));
+        if let [row] = rows
+            && row.is_due_now()
+        {
+            if row.born.is_none() {
+                let insert = bind_event!(sqlx::query(sql.insert_free.clone()), row);
+                insert.execute(connection).await?;
+                return Ok(Inserted::inside(Vec::new()));
+            }
+            let insert = bind_leased!(sqlx::query_scalar(sql.insert_leased.clone()), row);
+            return Ok(Inserted::inside(vec![insert.fetch_one(connection).await?]));
         }
         let values = values();
-        let mut query = QueryBuilder::<Self>::new(&sql.insert_head);
+        let mut query = QueryBuilder::<Self>::new(&sql.insert_many);
         for (place, _) in rows.iter().enumerate() {
             query.push(if place == 0 { "" } else { ", " }).push(&values);
         }
@@ -322,41 +335,45 @@ impl Driver for Sqlite {
         claim: &Claim<'_>,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
         let (due_at, seq) = claim.after.unwrap_or((i64::MIN, 0));
-        // Read without a lock, and taken by their tokens: who is second finds other tokens, and looks again.
-        loop {
-            let mut claimed = sqlx::query(sql.claim.clone())
+        // Found without a lock, and taken by their tokens: who is second finds other tokens, and looks again. What they hold
+        // is read after that, so that it is not read in vain.
+        let (found, taken) = loop {
+            let found: String = sqlx::query_scalar(sql.claim.clone())
                 .bind(due_at)
                 .bind(micros(claim.skip_recent))
                 .bind(claim.limit as i64)
                 .bind(seq)
-                .try_map(|row: SqliteRow| {
-                    Ok(Claimed {
-                        recovered: row.try_get(column_count::<Self>())?,
-                        ..read_claimed::<Self>(&row)?
-                    })
-                })
-                .fetch_all(reading)
+                .fetch_one(reading)
                 .await?;
-            if claimed.is_empty() {
-                return Ok(claimed);
+            let found: Vec<(i64, i64, u8)> =
+                serde_json::from_str(&found).map_err(|error| sqlx::Error::Decode(error.into()))?;
+            if found.is_empty() {
+                return Ok(Vec::new());
             }
-            let taken: Vec<i64> = sqlx::query_scalar(sql.take.clone())
-                .bind(leases_object(claimed.iter().map(|row| &row.lease)))
+            let free: Vec<Lease> = found.iter().map(|&(seq, token, _)| Lease { seq, token }).collect();
+            let taken = sqlx::query_as(sql.take.clone())
+                .bind(leases_object(&free))
                 .bind(claim.owner)
-                .bind(micros(claim.lease))
-                .fetch_all(pool)
-                .await?;
-            if taken.len() < claimed.len() {
-                let taken: std::collections::HashSet<i64> = taken.into_iter().collect();
-                claimed.retain(|row| taken.contains(&row.lease.seq));
+                .bind(micros(claim.lease));
+            let taken = read_leases(taken.fetch_all(pool).await?);
+            if !taken.is_empty() {
+                break (found, taken);
             }
-            for row in &mut claimed {
-                row.lease.token += 1;
+        };
+        let mut claimed = match Self::read_leased(reading, sql, &taken, Duration::ZERO).await {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                if let Err(error) = Self::release(pool, sql, &taken).await {
+                    tracing::warn!(%error, "claimed events could not be released; they wait for the end of their lease");
+                }
+                return Err(error);
             }
-            if !claimed.is_empty() {
-                return Ok(claimed);
-            }
+        };
+        let recovered: HashSet<i64> = found.iter().filter(|row| row.2 == 1).map(|row| row.0).collect();
+        for row in &mut claimed {
+            row.recovered = recovered.contains(&row.lease.seq);
         }
+        Ok(claimed)
     }
 
     async fn read_leased(
@@ -414,12 +431,10 @@ impl Driver for Sqlite {
     }
 
     async fn renew(pool: &SqlitePool, sql: &Sql, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, sqlx::Error> {
-        let rows: Vec<(i64, i64)> = sqlx::query_as(sql.renew.clone())
+        let renewed = sqlx::query_as(sql.renew.clone())
             .bind(leases_object(leases))
-            .bind(micros(lease))
-            .fetch_all(pool)
-            .await?;
-        Ok(rows.into_iter().map(|(seq, token)| Lease { seq, token }).collect())
+            .bind(micros(lease));
+        Ok(read_leases(renewed.fetch_all(pool).await?))
     }
 
     async fn release(pool: &SqlitePool, sql: &Sql, leases: &[Lease]) -> Result<u64, sqlx::Error> {
@@ -451,6 +466,10 @@ impl Driver for Sqlite {
         };
         plan(&sqlx::query(explain(sql)).fetch_all(pool).await?)
     }
+}
+
+fn read_leases(rows: Vec<(i64, i64)>) -> Vec<Lease> {
+    rows.into_iter().map(|(seq, token)| Lease { seq, token }).collect()
 }
 
 /// The plan's rows, a line each.

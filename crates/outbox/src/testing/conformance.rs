@@ -19,6 +19,7 @@ mod clock;
 mod lanes;
 mod lead;
 mod lease;
+mod pace;
 mod purge;
 mod races;
 mod settle;
@@ -39,6 +40,7 @@ pub use clock::*;
 pub use lanes::*;
 pub use lead::*;
 pub use lease::*;
+pub use pace::*;
 pub use purge::*;
 pub use races::*;
 pub use settle::*;
@@ -77,6 +79,7 @@ macro_rules! store_conformance {
             $crate::store_conformance! { @cases $harness:
                 // write
                 every_field_comes_back
+                every_way_of_writing_is_the_same
                 json_comes_back_byte_for_byte
                 bytes_come_back_byte_for_byte
                 payload_at_the_limit_comes_back
@@ -116,6 +119,9 @@ macro_rules! store_conformance {
                 error_with_nul_is_kept
                 large_batch_is_settled_at_once
                 nothing_to_settle_is_no_error
+                // pace
+                rare_statements_follow_each_other_at_once
+                small_batches_follow_each_other_at_once
                 // clock
                 delayed_row_is_not_claimed_before_it_is_due
                 row_available_at_an_instant_is_not_claimed_before
@@ -220,7 +226,7 @@ async fn write_born<H: Harness>(h: &H, events: &[Event], born: Option<Born<'_>>)
     let statements = H::Database::statements(&h.table());
     let rows: Vec<_> = events.iter().map(|event| NewRow { event, born }).collect();
     let chunks: Vec<_> = rows.chunks(500).collect();
-    let mut tx = H::Database::begin(h.pool()).await.unwrap();
+    let mut tx = H::Database::begin(h.pool(), &statements).await.unwrap();
     let inserted = H::Database::insert(&mut tx, &statements, &chunks).await.unwrap();
     H::Database::commit(tx).await.unwrap();
     if inserted.seqs.len() == events.len() {

@@ -26,7 +26,10 @@ pub trait Backend: Send + Sync + Sized + 'static {
     #[doc(hidden)]
     fn statements(table: &TableName) -> Self::Statements;
     #[doc(hidden)]
-    fn begin(pool: &Self::Pool) -> impl Future<Output = Result<Self::Transaction, Error>> + Send;
+    fn begin(
+        pool: &Self::Pool,
+        statements: &Self::Statements,
+    ) -> impl Future<Output = Result<Self::Transaction, Error>> + Send;
     /// Commits a transaction that is known to stand.
     #[doc(hidden)]
     fn commit(tx: Self::Transaction) -> impl Future<Output = Result<(), Error>> + Send;
@@ -90,9 +93,9 @@ impl<D: Driver> Backend for D {
         <D as Driver>::statements(table)
     }
 
-    async fn begin(pool: &Pool<D>) -> Result<Self::Transaction, Error> {
+    async fn begin(pool: &Pool<D>, statements: &D::Sql) -> Result<Self::Transaction, Error> {
         // The future of a pool has kilobytes: on the heap, it is not copied from caller to caller.
-        Box::pin(<D as Driver>::begin(pool))
+        Box::pin(<D as Driver>::begin(pool, statements))
             .await
             .map_err(database("beginning a transaction"))
     }

@@ -63,8 +63,8 @@ impl Backend for Slow {
         <Postgres as Backend>::statements(table)
     }
 
-    async fn begin(pool: &Self::Pool) -> Result<Self::Transaction, Error> {
-        <Postgres as Backend>::begin(&pool.pool).await
+    async fn begin(pool: &Self::Pool, statements: &Self::Statements) -> Result<Self::Transaction, Error> {
+        <Postgres as Backend>::begin(&pool.pool, statements).await
     }
 
     async fn commit(tx: Self::Transaction) -> Result<(), Error> {

@@ -504,7 +504,7 @@ pub async fn writers_are_told_of_until_they_have_ended<H: Harness>(h: &H) {
             event: &late,
             born: Some(born),
         }];
-        let mut tx = H::Database::begin(h.pool()).await.unwrap();
+        let mut tx = H::Database::begin(h.pool(), &statements).await.unwrap();
         let inserted = H::Database::insert(&mut tx, &statements, &[&rows]).await.unwrap();
         let visible = write(h, &[keyed("early")]).await;
         assert!(inserted.seqs < visible);

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
-use chrono::{SubsecRound, Utc};
+use chrono::{SubsecRound, TimeDelta, Utc};
 
 use super::{Harness, LONG, claim, event, events, fetch, write};
 use crate::event::{Event, Payload};
-use crate::store::{Filter, NewRow, Status};
+use crate::store::{Born, Filter, NewRow, Status};
 use crate::write::Backend;
 
 /// What is written is what is read, in every field.
@@ -51,6 +51,62 @@ pub async fn every_field_comes_back<H: Harness>(h: &H) {
 
     let unknown = event("Unknown");
     assert!(store.fetch(unknown.id()).await.unwrap().is_none());
+}
+
+/// One row or several, free, leased or delayed, from the first insert of a writer to its later ones: what a row does not say is
+/// the same, however it was written.
+pub async fn every_way_of_writing_is_the_same<H: Harness>(h: &H) {
+    const LATER: Duration = Duration::from_secs(3_600);
+    let store = h.store();
+    let statements = H::Database::statements(&h.table());
+    let born = Born {
+        owner: "writer",
+        lease: LONG,
+        token: 7,
+    };
+    let delayed = |event: &Event| event.to_builder().deliver_after(LATER).build().unwrap();
+    for rows in [1, 1, 2] {
+        for (born, later) in [(None, false), (Some(born), false), (None, true)] {
+            let full = |_| {
+                let event = Event::builder("Full").aggregate("Order", "4711").tenant("tenant");
+                let event = event.header("a", "1").json("{}").build().unwrap();
+                if later { delayed(&event) } else { event }
+            };
+            let events: Vec<Event> = (0..rows).map(full).collect();
+            let rows: Vec<_> = events.iter().map(|event| NewRow { event, born }).collect();
+            let mut tx = H::Database::begin(h.pool(), &statements).await.unwrap();
+            let inserted = H::Database::insert(&mut tx, &statements, &[&rows]).await.unwrap();
+            H::Database::commit(tx).await.unwrap();
+
+            for (at, event) in events.iter().enumerate() {
+                let stored = fetch(&*store, event.id()).await;
+                if born.is_some() || !inserted.seqs.is_empty() {
+                    assert_eq!(stored.seq, inserted.seqs[at]);
+                }
+                let read = stored.event.as_ref().unwrap();
+                assert_eq!((read.aggregate_id(), read.tenant_id()), (Some("4711"), Some("tenant")));
+                assert_eq!((read.headers(), read.payload()), (event.headers(), event.payload()));
+                assert_eq!(read.occurred_at(), event.occurred_at());
+                assert_eq!((stored.status, stored.attempts), (Status::New, 0));
+                assert_eq!(stored.token, born.map_or(0, |born| born.token));
+                assert_eq!(stored.locked_by.as_deref(), born.map(|born| born.owner));
+                let close = |found: TimeDelta, wanted: Duration| {
+                    (found - TimeDelta::from_std(wanted).unwrap()).abs() < TimeDelta::seconds(1)
+                };
+                let due = stored.available_at - stored.created_at;
+                assert!(close(due, if later { LATER } else { Duration::ZERO }), "{due}");
+                assert_eq!(stored.lease_until.is_some(), born.is_some());
+                if let Some(until) = stored.lease_until {
+                    assert!(close(until - stored.created_at, LONG), "{until}");
+                }
+            }
+        }
+    }
+    assert_eq!(
+        claim(&*store, "node", LONG).await.len(),
+        4,
+        "those that are free and due"
+    );
 }
 
 /// JSON text is not normalized on its way: not its spaces, its order, its doubles, its numbers, its escapes.
@@ -155,7 +211,7 @@ pub async fn rolled_back_rows_are_not_there<H: Harness>(h: &H) {
             event: &event,
             born: None,
         }];
-        let mut tx = H::Database::begin(h.pool()).await.unwrap();
+        let mut tx = H::Database::begin(h.pool(), &statements).await.unwrap();
         H::Database::insert(&mut tx, &statements, &[&rows]).await.unwrap();
         assert_eq!(store.count(&Filter::all(), 10).await.unwrap(), 0, "before the commit");
         if explicitly {
@@ -179,7 +235,7 @@ pub async fn rows_of_a_rolled_back_savepoint_are_not_there<H: Harness>(h: &H) {
     fn row(event: &Event) -> [NewRow<'_>; 1] {
         [NewRow { event, born: None }]
     }
-    let mut tx = H::Database::begin(h.pool()).await.unwrap();
+    let mut tx = H::Database::begin(h.pool(), &statements).await.unwrap();
     H::Database::insert(&mut tx, &statements, &[&row(&kept[0])])
         .await
         .unwrap();
@@ -219,7 +275,7 @@ pub async fn duplicate_id_is_refused<H: Harness>(h: &H) {
     let other = event("Other");
     let row = |event| [NewRow { event, born: None }];
 
-    let mut tx = H::Database::begin(h.pool()).await.unwrap();
+    let mut tx = H::Database::begin(h.pool(), &statements).await.unwrap();
     let error = H::Database::insert(&mut tx, &statements, &[&row(&twin)])
         .await
         .unwrap_err();
@@ -231,7 +287,7 @@ pub async fn duplicate_id_is_refused<H: Harness>(h: &H) {
     );
     H::Database::rollback(tx).await.unwrap();
 
-    let mut tx = H::Database::begin(h.pool()).await.unwrap();
+    let mut tx = H::Database::begin(h.pool(), &statements).await.unwrap();
     H::Database::insert(&mut tx, &statements, &[&row(&other)])
         .await
         .unwrap();
@@ -261,7 +317,7 @@ pub async fn failed_batch_leaves_nothing<H: Harness>(h: &H) {
     let rows: Vec<_> = batch.iter().map(|event| NewRow { event, born: None }).collect();
     let chunks: Vec<_> = rows.chunks(300).collect();
 
-    let mut tx = H::Database::begin(h.pool()).await.unwrap();
+    let mut tx = H::Database::begin(h.pool(), &statements).await.unwrap();
     H::Database::insert(&mut tx, &statements, &chunks).await.unwrap_err();
     // The caller may go on, where the database lets it: the failure took back what the batch had written.
     let _ = H::Database::commit(tx).await;
