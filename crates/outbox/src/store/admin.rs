@@ -214,10 +214,7 @@ pub(super) async fn purge<D: Driver>(store: &SqlStore<D>, purge: &Purge, after: 
     let table = quote::<D>(store.table.as_str());
     let mut connection = store.pool.acquire().await?;
 
-    let mut step = Statement::<D>::new(format!(
-        "select max(seq), count(*), min({}), ",
-        D::micros("created_at")
-    ));
+    let mut step = Statement::<D>::new(format!("select max(seq), count(*), min({}), ", D::micros("created_at")));
     let age = step.placeholder(-micros(purge.older_than));
     step.push(&D::micros(&D::shift(D::NOW, &age)));
     step.push(&format!(" from (select seq, created_at from {table} where seq > "))

@@ -360,7 +360,7 @@ impl Driver for Sqlite {
                 break (found, taken);
             }
         };
-        let mut claimed = match Self::read_leased(reading, sql, &taken, Duration::ZERO).await {
+        let mut claimed = match read_held(reading, sql, &taken, WHATEVER_IS_LEFT).await {
             Ok(claimed) => claimed,
             Err(error) => {
                 if let Err(error) = Self::release(pool, sql, &taken).await {
@@ -382,12 +382,7 @@ impl Driver for Sqlite {
         leases: &[Lease],
         at_least: Duration,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
-        let rows = sqlx::query(sql.read_leased.clone())
-            .bind(leases_object(leases))
-            .bind(micros(at_least))
-            .fetch_all(pool)
-            .await?;
-        rows.iter().map(read_claimed::<Self>).collect()
+        read_held(pool, sql, leases, micros(at_least)).await
     }
 
     fn is_one_statement(batch: &Batch, member: Option<&str>) -> bool {
@@ -466,6 +461,18 @@ impl Driver for Sqlite {
         };
         plan(&sqlx::query(explain(sql)).fetch_all(pool).await?)
     }
+}
+
+/// A claim returns what it has taken, also if the lease was so short, or the process so slow, that it has ended meanwhile.
+const WHATEVER_IS_LEFT: i64 = i64::MIN / 2;
+
+async fn read_held(pool: &SqlitePool, sql: &Sql, leases: &[Lease], at_least: i64) -> Result<Vec<Claimed>, sqlx::Error> {
+    let rows = sqlx::query(sql.read_leased.clone())
+        .bind(leases_object(leases))
+        .bind(at_least)
+        .fetch_all(pool)
+        .await?;
+    rows.iter().map(read_claimed::<Sqlite>).collect()
 }
 
 fn read_leases(rows: Vec<(i64, i64)>) -> Vec<Lease> {
