@@ -68,7 +68,7 @@ pub(crate) struct Bench {
     /// How many delivered events are in the table of grown.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     done_rows: u64,
-    /// Print JSON, a line per result: {scenario, variant, database, events, framework_per_s, limit_per_s, ratio}, and p50_us, p99_us or rss_mb where they are measured.
+    /// Print JSON, a line per result: {scenario, variant, database, events, framework_per_s, limit_per_s, ratio, ratio_low, ratio_high}, and p50_us, p99_us or rss_mb where they are measured.
     #[arg(long)]
     json: bool,
     /// Write the table as Markdown, too. Default for all: outbox-bench-DATABASE.md.

@@ -24,6 +24,11 @@ pub(crate) struct Finding {
     pub(crate) limit_per_s: Option<f64>,
     /// The one divided by the other: the median over the rounds, in which they follow each other.
     pub(crate) ratio: Option<f64>,
+    /// Between these lies the middle half of the rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_low: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_high: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,6 +48,8 @@ impl Finding {
             framework_per_s: None,
             limit_per_s: None,
             ratio: None,
+            ratio_low: None,
+            ratio_high: None,
             p50_us: None,
             p99_us: None,
             rss_mb: None,
@@ -56,7 +63,9 @@ impl Finding {
         let ratios: Vec<f64> = rounds.map(|(framework, limit)| framework / limit).collect();
         self.framework_per_s = median(&rates.framework).map(f64::round);
         self.limit_per_s = median(&rates.limit).map(f64::round);
-        self.ratio = median(&ratios).map(|ratio| (ratio * 1000.0).round() / 1000.0);
+        let thousandths = |ratio: f64| (ratio * 1000.0).round() / 1000.0;
+        self.ratio = median(&ratios).map(thousandths);
+        (self.ratio_low, self.ratio_high) = middle_half(&ratios).map(|ratio| ratio.map(thousandths)).into();
         self
     }
 
@@ -73,7 +82,7 @@ impl Finding {
         self
     }
 
-    fn cells(&self) -> [String; 8] {
+    fn cells(&self) -> [String; 9] {
         let rate = |rate: Option<f64>| rate.map_or_else(String::new, |rate| digits(rate as u64));
         let latency = |micros: Option<u64>| micros.map_or_else(String::new, |micros| format!("{} us", digits(micros)));
         [
@@ -83,6 +92,9 @@ impl Finding {
             rate(self.framework_per_s),
             rate(self.limit_per_s),
             self.ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+            self.ratio_low
+                .zip(self.ratio_high)
+                .map_or_else(String::new, |(low, high)| format!("{low:.2} to {high:.2}")),
             [latency(self.p50_us), latency(self.p99_us)]
                 .join("  ")
                 .trim()
@@ -94,10 +106,20 @@ impl Finding {
 
     /// In one line.
     pub(crate) fn summary(&self) -> String {
-        let [scenario, variant, database, framework, limit, ratio, latency, memory] = self.cells();
+        let [
+            scenario,
+            variant,
+            database,
+            framework,
+            limit,
+            ratio,
+            middle,
+            latency,
+            memory,
+        ] = self.cells();
         let mut line = format!("{database} {scenario}, {variant}:");
         if !framework.is_empty() {
-            line.push_str(&format!(" {framework}/s of {limit}/s, ratio {ratio}"));
+            line.push_str(&format!(" {framework}/s of {limit}/s, ratio {ratio} ({middle})"));
         }
         for more in [latency, memory] {
             if !more.is_empty() {
@@ -108,13 +130,14 @@ impl Finding {
     }
 }
 
-const HEADINGS: [&str; 8] = [
+const HEADINGS: [&str; 9] = [
     "SCENARIO",
     "VARIANT",
     "DATABASE",
     "FRAMEWORK/S",
     "LIMIT/S",
     "RATIO",
+    "MIDDLE HALF",
     "P50  P99",
     "MEMORY",
 ];
@@ -126,8 +149,8 @@ pub(crate) fn print(findings: &[Finding]) -> std::io::Result<()> {
 
 pub(crate) fn markdown(findings: &[Finding]) -> String {
     let mut text = String::from(
-        "| scenario | variant | database | framework/s | limit/s | ratio | p50, p99 | memory |\n\
-         |---|---|---|---:|---:|---:|---:|---:|\n",
+        "| scenario | variant | database | framework/s | limit/s | ratio | middle half | p50, p99 | memory |\n\
+         |---|---|---|---:|---:|---:|---:|---:|---:|\n",
     );
     for finding in findings {
         text.push_str(&format!(
@@ -145,6 +168,15 @@ fn median(rates: &[f64]) -> Option<f64> {
     sorted.get(sorted.len().saturating_sub(1) / 2).copied()
 }
 
+/// Without a quarter of them at either end, rounded down.
+fn middle_half(ratios: &[f64]) -> [Option<f64>; 2] {
+    let mut sorted = ratios.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let middle = sorted.get(sorted.len() / 4..sorted.len() - sorted.len() / 4);
+    let middle = middle.unwrap_or_default();
+    [middle.first().copied(), middle.last().copied()]
+}
+
 /// The smallest value that so many percent do not exceed.
 fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     let place = (sorted.len() * percent).div_ceil(100);
@@ -158,8 +190,8 @@ mod tests {
     #[test]
     fn a_ratio_is_that_of_neighbours() {
         let rates = Rates {
-            limit: vec![100.0, 80.0, 200.0],
-            framework: vec![75.0, 10.0, 180.0],
+            limit: vec![100.0, 80.0, 200.0, 100.0],
+            framework: vec![75.0, 10.0, 180.0, 80.0],
         };
         let finding = Finding::new("drain", "row claims", "sqlite", 5).rates(&rates);
         assert_eq!(
@@ -167,9 +199,10 @@ mod tests {
             (Some(75.0), Some(100.0))
         );
         assert_eq!(finding.ratio, Some(0.75));
+        assert_eq!((finding.ratio_low, finding.ratio_high), (Some(0.75), Some(0.8)));
         assert_eq!(
             markdown(&[finding]).lines().last(),
-            Some("| drain | row claims | sqlite | 75 | 100 | 0.75 |  |  |")
+            Some("| drain | row claims | sqlite | 75 | 100 | 0.75 | 0.75 to 0.80 |  |  |")
         );
     }
 

@@ -62,8 +62,13 @@ pub(crate) async fn nodes<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(
     let load = Load::pending(stand.settings.events.unwrap_or(100_000));
     for variant in Variant::STRAINED {
         let mut rates = [const { Vec::new() }; NODES.len()];
-        for _ in 0..stand.settings.rounds() {
-            for (nodes, rates) in NODES.iter().zip(&mut rates) {
+        for round in 0..stand.settings.rounds() {
+            let mut turns: Vec<_> = NODES.iter().zip(&mut rates).collect();
+            // What one leaves behind, the next one meets.
+            if round % 2 == 1 {
+                turns.reverse();
+            }
+            for (nodes, rates) in turns {
                 let backlog = Backlog::on_empty(stand, "nodes", load).await?;
                 rates.push(backlog.drain(stand, *variant, *nodes).await?.rate);
             }
