@@ -50,8 +50,13 @@ async fn beside_loops_by_hand<D: BareDatabase>(
 ) -> Result<Vec<Rates>, Failure> {
     let mut measured = vec![Rates::default(); variants.len()];
     let mut peaks = vec![None; variants.len()];
-    for _ in 0..stand.settings.rounds() {
-        for ((variant, rates), peak) in variants.iter().zip(&mut measured).zip(&mut peaks) {
+    for round in 0..stand.settings.rounds() {
+        let mut turns: Vec<_> = variants.iter().zip(&mut measured).zip(&mut peaks).collect();
+        // What one leaves behind, the next one meets.
+        if round % 2 == 1 {
+            turns.reverse();
+        }
+        for ((variant, rates), peak) in turns {
             rates.limit.push(by_hand(stand, scenario, *variant, load).await?);
             let backlog = Backlog::on_empty(stand, scenario, load).await?;
             let drained = backlog.drain(stand, *variant, 1).await?;

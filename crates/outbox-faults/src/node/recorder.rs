@@ -57,6 +57,12 @@ impl Recorder {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whatever the answer will be: if they are ours after this, they were taken anew.
+    fn let_go(&self, given_up: LaneSet) {
+        let mut lanes = self.lanes();
+        lanes.held = lanes.held.without(given_up);
+    }
+
     fn write(&self, facts: &[Fact]) {
         // A log that cannot be written shows in the result: deliveries are missing from it as well.
         if let Some(log) = &self.log
@@ -86,6 +92,12 @@ impl Store for Recorder {
 
     async fn settle(&self, owner: &str, by: Ownership, settlements: &[Settlement]) -> Result<Settled, Error> {
         let at = clock::now();
+        // Now, not when it is answered: what is read again meanwhile is read under another name.
+        let token = |one: &Settlement| match by {
+            Ownership::Rows => one.lease.token,
+            _ => self.lanes().rows.get(&one.lease.seq).map_or(0, |lane| lane.answered),
+        };
+        let tokens: Vec<i64> = settlements.iter().map(token).collect();
         let settled = match &self.broken {
             Some(broken) => broken.settle(&*self.store, owner, by, settlements).await?,
             None => self.store.settle(owner, by, settlements).await?,
@@ -95,16 +107,13 @@ impl Store for Recorder {
             (0, _) => Some(false),
             _ => None,
         };
-        let written = |one: &Settlement| Fact::Settled {
+        let written = |(one, token): (&Settlement, i64)| Fact::Settled {
             seq: one.lease.seq,
-            token: match by {
-                Ownership::Rows => one.lease.token,
-                _ => self.lanes().rows.get(&one.lease.seq).map_or(0, |lane| lane.answered),
-            },
+            token,
             at,
             accepted,
         };
-        self.write(&settlements.iter().map(written).collect::<Vec<_>>());
+        self.write(&settlements.iter().zip(tokens).map(written).collect::<Vec<_>>());
         Ok(settled)
     }
 
@@ -172,10 +181,12 @@ impl Store for Recorder {
     }
 
     async fn give_up_lanes(&self, member: &str, lanes: LaneSet) -> Result<(), Error> {
+        self.let_go(lanes);
         self.store.give_up_lanes(member, lanes).await
     }
 
     async fn leave(&self, member: &str) -> Result<(), Error> {
+        self.let_go(LaneSet::ALL);
         self.store.leave(member).await
     }
 

@@ -37,6 +37,8 @@ pub trait Dialect: Send + Sync + 'static {
     const INSTANT: &'static str;
     /// Condition on a pending row `t`, exactly as the index of pending rows in the order of writing has it.
     const PENDING_IN_ORDER: &'static str;
+    /// A statement that fails takes the whole transaction with it: then several need no savepoint to be atomic.
+    const FAILS_WHOLE: bool;
     /// How many nodes may own lanes at once.
     const LANE_HOLDERS: usize;
     /// Ends a select that keeps others from deleting the row until the transaction ends.

@@ -9,17 +9,17 @@ use futures_util::TryStreamExt;
 use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlRow};
 use sqlx::pool::PoolOptions;
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Connection, Either, Executor, MySql, Row, SqlSafeStr, SqlStr, Transaction};
+use sqlx::{AssertSqlSafe, Either, Executor, MySql, Row, SqlSafeStr, SqlStr, Transaction};
 
 use super::batch::{Batch, Change, changes_json, leases_json, one_token};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{bind_event, bind_leased, bind_row, column_count, columns, micros, read_claimed};
-use super::statement::{Statement, query};
+use super::statement::{Statement, filled_up, query};
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, quote};
 use crate::error::Error;
 use crate::migrate::Migration;
 use crate::table::TableName;
-use crate::write::commit_failed;
+use crate::write::{CHUNK_ROWS, commit_failed};
 
 impl Dialect for MySql {
     const DATABASE: &'static str = "mysql";
@@ -29,6 +29,7 @@ impl Dialect for MySql {
     const DUE: &'static str = "pending_at";
     const INSTANT: &'static str = "datetime(6)";
     const PENDING_IN_ORDER: &'static str = "t.pending = 1";
+    const FAILS_WHOLE: bool = false;
     const LANE_HOLDERS: usize = usize::MAX;
     const HOLD: &'static str = " lock in share mode";
     const LOCK_IF_FREE: &'static str = " for update skip locked";
@@ -64,8 +65,8 @@ impl Dialect for MySql {
 /// The statements of the hot path.
 #[derive(Debug)]
 pub struct Sql {
-    /// For one row, two, four, and so on.
-    insert_many: Vec<SqlStr>,
+    /// Up to the rows.
+    insert_many: String,
     /// Tells whether it was inside of a transaction, where the server can.
     insert_one: SqlStr,
     /// These are refused unless they are, where the server can tell: cheaper than an answer.
@@ -114,12 +115,9 @@ impl Delivered {
     }
 }
 
-/// Seqs as a list, filled up with the last of them, so that there are few lengths. `None`: it would be too long.
+/// Seqs as a list. `None`: it would be too long.
 fn list(leases: &[Lease]) -> Option<Vec<i64>> {
-    let last = leases.last().filter(|_| leases.len() <= LONGEST_LIST)?;
-    let mut seqs: Vec<i64> = leases.iter().map(|lease| lease.seq).collect();
-    seqs.resize(leases.len().next_power_of_two(), last.seq);
-    Some(seqs)
+    (leases.len() <= LONGEST_LIST).then(|| filled_up(leases).map(|lease| lease.seq).collect())
 }
 
 /// The year one, in microseconds since 1970: before anything that a column can hold.
@@ -144,11 +142,13 @@ const VALUES: &str = concat!(
      utc_timestamp(6) + interval ? microsecond, ?)"
 );
 
-/// Rows go by powers of two, up to this one: so there are few texts, and each is prepared once.
+/// Whether an insert of so many rows stays prepared: a small one, or a full one, since there must not be too many texts.
 ///
-/// A statement that is not kept is closed, which is a message without an answer; and since the driver leaves it to the network to
-/// gather messages, the next one would wait for that one's acknowledgement, which is 40 ms.
-const LARGEST_INSERT: u32 = 8;
+/// A statement that does not stay is closed, which is a message without an answer; and since the driver leaves it to the network
+/// to gather messages, the next one would wait for that one's acknowledgement, which is 40 ms.
+fn is_kept(rows: usize) -> bool {
+    rows <= 32 || rows == CHUNK_ROWS
+}
 
 /// For MariaDB, which refuses a row without a token.
 const FREE_INSIDE: &str = concat!("(", event!(), ", if(@@in_transaction and @@autocommit, 0, null))");
@@ -189,10 +189,7 @@ impl Driver for MySql {
         let node = quote::<Self>(&table.node());
         let table = quote::<Self>(table.as_str());
         let columns = columns::<Self>("t.");
-        let insert_rows = |rows: usize| {
-            let values = vec![VALUES; rows].join(", ");
-            format!("insert into {table} ({EVENT}, available_at, locked_by, lease_until, token) values {values}")
-        };
+        let insert_many = format!("insert into {table} ({EVENT}, available_at, locked_by, lease_until, token) values ");
         let batch = |columns: &str| {
             format!("json_table(?, '$[*]' columns (seq bigint path '$[0]', token bigint path '$[1]'{columns})) as s")
         };
@@ -214,15 +211,13 @@ impl Driver for MySql {
         let error = "error longtext path '$[3]'";
         let done_by = "done_by text path '$[4]'";
         Sql {
-            insert_one: statement(format!("{}{TELLS}", insert_rows(1))),
+            insert_one: statement(format!("{insert_many}{VALUES}{TELLS}")),
             insert_free: statement(format!("insert into {table} ({EVENT}, token) values {FREE_INSIDE}")),
             insert_leased: statement(format!(
                 "insert into {table} ({EVENT}, locked_by, lease_until, token) values {LEASED_INSIDE}"
             )),
             can_tell: AtomicBool::new(false),
-            insert_many: (0..=LARGEST_INSERT)
-                .map(|power| statement(insert_rows(1 << power)))
-                .collect(),
+            insert_many,
             anything: statement(format!(
                 "select 1 from {table} as t force index ({pending}) {due_and_free} limit 1"
             )),
@@ -413,19 +408,19 @@ impl Driver for MySql {
         if let [row] = rows {
             return insert_one(connection, sql, row).await;
         }
-        let pieces: Vec<_> = pieces(rows).collect();
-        if let [all] = pieces[..] {
-            let seqs = insert_some(connection, sql, all).await?.collect();
-            return Ok(Inserted { seqs, inside: false });
-        }
-        // One statement is atomic by itself; several are by a savepoint.
-        let mut savepoint = connection.begin().await?;
-        let mut seqs = Vec::with_capacity(rows.len());
-        for some in pieces {
-            seqs.extend(insert_some(&mut savepoint, sql, some).await?);
-        }
-        savepoint.commit().await?;
-        Ok(Inserted { seqs, inside: false })
+        let text = format!("{}{}", sql.insert_many, vec![VALUES; rows.len()].join(", "));
+        let query = sqlx::query(statement(text)).persistent(is_kept(rows.len()));
+        let query = rows.iter().fold(query, |query, row| bind_row!(query, row));
+        // The rows of one insert get numbers in their order and without gaps, a fixed step apart.
+        let first = query.execute(&mut *connection).await?.last_insert_id().cast_signed();
+        let step: u64 = sqlx::query_scalar("select @@auto_increment_increment")
+            .fetch_one(connection)
+            .await?;
+        let seqs = (0..rows.len() as i64).map(|place| first + place * step.cast_signed());
+        Ok(Inserted {
+            seqs: seqs.collect(),
+            inside: false,
+        })
     }
 
     async fn claim(
@@ -598,9 +593,12 @@ impl Driver for MySql {
     }
 }
 
-/// Prepared, however rare it is: see [`LARGEST_INSERT`].
+/// Prepared, however rare it is: see [`is_kept`]. Texts are few: lists in them are filled up, as by
+/// [`filled_up`](super::statement::filled_up).
 fn kept(mut statement: Statement<MySql>) -> Statement<MySql> {
-    statement.prepared();
+    if std::env::var_os("NOKEEP").is_none() {
+        statement.prepared();
+    }
     statement
 }
 
@@ -664,32 +662,6 @@ async fn remember_failures(
     Ok(())
 }
 
-/// Rows by powers of two.
-fn pieces<'a, 'e>(mut rows: &'a [NewRow<'e>]) -> impl Iterator<Item = &'a [NewRow<'e>]> {
-    std::iter::from_fn(move || {
-        let power = rows.len().checked_ilog2()?.min(LARGEST_INSERT);
-        let some;
-        (some, rows) = rows.split_at(1 << power);
-        Some(some)
-    })
-}
-
-/// One of the [`pieces`].
-async fn insert_some(
-    connection: &mut MySqlConnection,
-    sql: &Sql,
-    rows: &[NewRow<'_>],
-) -> Result<impl Iterator<Item = i64> + use<>, sqlx::Error> {
-    let query = sqlx::query(sql.insert_many[rows.len().ilog2() as usize].clone());
-    let query = rows.iter().fold(query, |query, row| bind_row!(query, row));
-    // The rows of one insert get numbers in their order and without gaps, a fixed step apart.
-    let first = query.execute(&mut *connection).await?.last_insert_id().cast_signed();
-    let step: u64 = sqlx::query_scalar("select @@auto_increment_increment")
-        .fetch_one(connection)
-        .await?;
-    Ok((0..rows.len() as i64).map(move |place| first + place * step.cast_signed()))
-}
-
 async fn insert_one(connection: &mut MySqlConnection, sql: &Sql, row: &NewRow<'_>) -> Result<Inserted, sqlx::Error> {
     if row.is_due_now() && sql.can_tell.load(Ordering::Relaxed) {
         let insert = match row.born {
@@ -716,9 +688,10 @@ async fn insert_one(connection: &mut MySqlConnection, sql: &Sql, row: &NewRow<'_
             Either::Right(row) => told = Some((row.try_get(0)?, row.try_get(1)?)),
         }
     }
+    // One that does not tell is not MariaDB, or no longer.
     let (seq, inside) = told.unwrap_or((seq, false));
-    if inside {
-        sql.can_tell.store(true, Ordering::Relaxed);
+    if inside || told.is_none() {
+        sql.can_tell.store(inside, Ordering::Relaxed);
     }
     Ok(Inserted {
         seqs: vec![seq],

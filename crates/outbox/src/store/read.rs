@@ -3,7 +3,7 @@
 use super::driver::{Driver, quote};
 use super::row::{Numbers, claimed_of, column_count, columns, from_micros, instant, micros, required};
 use super::sql::SqlStore;
-use super::statement::Statement;
+use super::statement::{Statement, filled_up};
 use super::{BlockedKey, LaneRead, LaneRow, LaneRows, LaneSet, Page, Unsettled, Wanted};
 
 /// The named lease whose epoch counts replays. Nobody ever holds it.
@@ -144,7 +144,7 @@ pub(super) async fn unsettled<D: Driver>(store: &SqlStore<D>, after: i64) -> Res
 
 /// `and (.. or ..)`: rows of these keys, if there are any.
 fn push_keys<D: Driver>(statement: &mut Statement<D>, and: &str, keys: &[(String, String)]) {
-    for (place, (aggregate_type, aggregate_id)) in keys.iter().enumerate() {
+    for (place, (aggregate_type, aggregate_id)) in filled_up(keys).enumerate() {
         statement
             .push(if place == 0 { and } else { " or " })
             .push(if place == 0 { "(" } else { "" })
@@ -158,6 +158,9 @@ fn push_keys<D: Driver>(statement: &mut Statement<D>, and: &str, keys: &[(String
     }
 }
 
+/// Databases take only so many values.
+const BLOCKED_AT_ONCE: usize = 512;
+
 /// Holds the keys of these rows back: until the rows are due, or, if they are dead, until somebody unblocks them.
 pub(super) async fn block<D: Driver>(
     store: &SqlStore<D>,
@@ -165,25 +168,27 @@ pub(super) async fn block<D: Driver>(
     seqs: &[i64],
     parked: bool,
 ) -> Result<(), sqlx::Error> {
-    if seqs.is_empty() {
-        return Ok(());
-    }
-    let numbers: Vec<String> = seqs.iter().map(|seq| seq.to_string()).collect();
     let (until, status) = if parked {
         ("null", "status = 3")
     } else {
         ("available_at", "status in (0, 2)")
     };
-    let statement = Statement::<D>::new(format!(
-        "insert into {} (aggregate_type, aggregate_id, seq, blocked_until) \
-         select aggregate_type, aggregate_id, seq, {until} from {} \
-         where seq in ({}) and {status} and aggregate_id is not null {}",
-        quote::<D>(&store.table.key()),
-        quote::<D>(store.table.as_str()),
-        numbers.join(", "),
-        D::REPLACE_BLOCK,
-    ));
-    D::execute(connection, statement).await?;
+    for seqs in seqs.chunks(BLOCKED_AT_ONCE) {
+        let mut statement = Statement::<D>::new(format!(
+            "insert into {} (aggregate_type, aggregate_id, seq, blocked_until) \
+             select aggregate_type, aggregate_id, seq, {until} from {} where seq in (",
+            quote::<D>(&store.table.key()),
+            quote::<D>(store.table.as_str()),
+        ));
+        for (place, seq) in filled_up(seqs).enumerate() {
+            statement.push(if place == 0 { "" } else { ", " }).bind(*seq);
+        }
+        statement.push(&format!(
+            ") and {status} and aggregate_id is not null {}",
+            D::REPLACE_BLOCK
+        ));
+        D::execute(connection, statement).await?;
+    }
     Ok(())
 }
 

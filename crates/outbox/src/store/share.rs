@@ -9,7 +9,7 @@ use super::driver::{Driver, quote};
 use super::lane::fair_share;
 use super::row::{from_micros, micros, required};
 use super::sql::SqlStore;
-use super::statement::Statement;
+use super::statement::{Statement, filled_up};
 use super::{LaneSet, LaneShare};
 
 struct Member {
@@ -84,10 +84,14 @@ pub(super) async fn share<D: Driver>(
     if take && !free.is_empty() {
         let mut grab = Statement::<D>::new(format!("update {} set owner = ", quote::<D>(&store.table.lane())));
         grab.bind(member).push(", epoch = epoch + 1 where ");
-        for (place, lane) in free.iter().enumerate() {
+        for (place, lane) in filled_up(&free).enumerate() {
             grab.push(if place == 0 { "" } else { " or " });
             // The epoch tells whether somebody was faster.
-            grab.push(&format!("(lane = {} and epoch = {})", lane.lane, lane.epoch));
+            grab.push("(lane = ")
+                .bind(i64::from(lane.lane))
+                .push(" and epoch = ")
+                .bind(lane.epoch)
+                .push(")");
         }
         D::execute(connection, grab).await?;
         all = lanes::<D>(store, connection).await?;
@@ -160,13 +164,17 @@ pub(super) async fn give_up<D: Driver>(store: &SqlStore<D>, member: &str, lanes:
     if lanes.is_empty() {
         return Ok(());
     }
-    let numbers: Vec<String> = lanes.iter().map(|lane| lane.to_string()).collect();
     let mut statement = Statement::<D>::new(format!(
-        "update {} set owner = null where lane in ({}) and owner = ",
-        quote::<D>(&store.table.lane()),
-        numbers.join(", ")
+        "update {} set owner = null where lane in (",
+        quote::<D>(&store.table.lane())
     ));
-    statement.bind(member);
+    let lanes: Vec<u8> = lanes.iter().collect();
+    for (place, lane) in filled_up(&lanes).enumerate() {
+        statement
+            .push(if place == 0 { "" } else { ", " })
+            .bind(i64::from(*lane));
+    }
+    statement.push(") and owner = ").bind(member);
     let mut connection = store.pool.acquire().await?;
     D::execute(&mut connection, statement).await?;
     Ok(())

@@ -30,6 +30,7 @@ impl Dialect for Sqlite {
     const INSTANT: &'static str = "integer";
     const PENDING_IN_ORDER: &'static str = "t.status in (0, 2)";
     // Its processes cannot wake one another: the one that has the lanes delivers, the others are there for when it dies.
+    const FAILS_WHOLE: bool = false;
     const LANE_HOLDERS: usize = 1;
     // Whoever writes is the only one.
     const HOLD: &'static str = "";

@@ -90,6 +90,12 @@ impl<D: Dialect> Statement<D> {
     }
 }
 
+/// A list, with its last one as often as it takes to make its length a power of two: so there are few texts of a statement.
+pub(crate) fn filled_up<T>(list: &[T]) -> impl Iterator<Item = &T> {
+    let missing = list.len().next_power_of_two() - list.len();
+    list.iter().chain(list.last().into_iter().cycle().take(missing))
+}
+
 /// The query of a [`Statement`], with its values bound. A macro, because the types of a query differ by database.
 macro_rules! query {
     ($statement:expr) => {{

@@ -142,15 +142,13 @@ impl<D: Driver> Backend for D {
         if let [chunk] = chunks {
             return <D as Driver>::insert(connection, statements, chunk).await;
         }
-        // One statement is atomic by itself; several are by a savepoint.
-        let mut savepoint = sqlx::Connection::begin(connection).await?;
-        let mut all = Inserted::inside(Vec::new());
-        for chunk in chunks {
-            let inserted = <D as Driver>::insert(&mut savepoint, statements, chunk).await?;
-            all.seqs.extend(inserted.seqs);
-            all.inside &= inserted.inside;
+        if D::FAILS_WHOLE {
+            return insert_all::<D>(connection, statements, chunks).await;
         }
-        savepoint.commit().await?;
+        // One statement is atomic by itself; several are by a savepoint.
+        let savepoint = Savepoint::<D>::set(connection).await?;
+        let all = insert_all::<D>(savepoint.connection, statements, chunks).await?;
+        savepoint.release().await?;
         Ok(all)
     }
 
@@ -164,6 +162,51 @@ impl<D: Driver> Backend for D {
 
     async fn migrate(pool: &Pool<D>, table: &TableName) -> Result<(), Error> {
         crate::migrate::up(pool, table).await.map(drop)
+    }
+}
+
+async fn insert_all<D: Driver>(
+    connection: &mut D::Connection,
+    statements: &D::Sql,
+    chunks: &[&[NewRow<'_>]],
+) -> Result<Inserted, sqlx::Error> {
+    let mut all = Inserted::inside(Vec::new());
+    for chunk in chunks {
+        let inserted = <D as Driver>::insert(&mut *connection, statements, chunk).await?;
+        all.seqs.extend(inserted.seqs);
+        all.inside &= inserted.inside;
+    }
+    Ok(all)
+}
+
+/// Rolled back to when it is dropped. Not the driver's: that one, dropped while it is being set, rolls back the transaction
+/// around it, whose commit then says that all is well.
+struct Savepoint<'c, D: Driver> {
+    connection: &'c mut D::Connection,
+    released: bool,
+}
+
+impl<'c, D: Driver> Savepoint<'c, D> {
+    async fn set(connection: &'c mut D::Connection) -> Result<Self, sqlx::Error> {
+        D::TransactionManager::begin(connection, None).await?;
+        Ok(Self {
+            connection,
+            released: false,
+        })
+    }
+
+    async fn release(mut self) -> Result<(), sqlx::Error> {
+        D::TransactionManager::commit(self.connection).await?;
+        self.released = true;
+        Ok(())
+    }
+}
+
+impl<D: Driver> Drop for Savepoint<'_, D> {
+    fn drop(&mut self) {
+        if !self.released {
+            D::TransactionManager::start_rollback(self.connection);
+        }
     }
 }
 

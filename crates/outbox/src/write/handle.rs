@@ -17,7 +17,9 @@ use crate::store::Driver;
 /// ```
 ///
 /// Events go out after the commit, at least once, in no order. A publish whose future
-/// is dropped has written its rows or has not, and they share the fate of the transaction.
+/// is dropped has written its rows or has not, and they share the fate of the transaction; of a batch of more than 500,
+/// PostgreSQL may have some. With MySQL's driver (sqlx 0.9) a connection on which any statement was dropped half way may
+/// wait for an answer that never comes: drop the transaction as well, and give the pool's connections a time limit.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transaction that events can be published in",
     label = "not a transaction",

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Harness, LONG, events, write};
+use super::{Harness, LONG, events};
+use crate::store::NewRow;
+use crate::write::Backend;
 
 /// Less than a packet waits for the acknowledgement of another, where a driver sends two of them and reads nothing between.
 const AT_ONCE: Duration = Duration::from_millis(35);
@@ -30,12 +32,18 @@ pub async fn rare_statements_follow_each_other_at_once<H: Harness>(h: &H) {
     assert!(share < AT_ONCE, "{share:?} for a look at the lanes");
 }
 
-/// Two inserts and two commits.
+/// Batches of two sizes. Without a commit: that waits for the disk.
 pub async fn small_batches_follow_each_other_at_once<H: Harness>(h: &H) {
+    let statements = H::Database::statements(&h.table());
+    let mut tx = H::Database::begin(h.pool(), &statements).await.unwrap();
     let batches = best(async || {
-        write(h, &events(3)).await;
-        write(h, &events(2)).await;
+        for size in [3, 2] {
+            let events = events(size);
+            let rows: Vec<_> = events.iter().map(|event| NewRow { event, born: None }).collect();
+            H::Database::insert(&mut tx, &statements, &[&rows]).await.unwrap();
+        }
     });
     let batches = batches.await;
     assert!(batches < AT_ONCE, "{batches:?} for two batches");
+    H::Database::rollback(tx).await.unwrap();
 }
