@@ -596,9 +596,7 @@ impl Driver for MySql {
 /// Prepared, however rare it is: see [`is_kept`]. Texts are few: lists in them are filled up, as by
 /// [`filled_up`](super::statement::filled_up).
 fn kept(mut statement: Statement<MySql>) -> Statement<MySql> {
-    if std::env::var_os("NOKEEP").is_none() {
-        statement.prepared();
-    }
+    statement.prepared();
     statement
 }
 

@@ -62,7 +62,7 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
         D::PENDING_IN_ORDER,
     ));
     statement.bind(read.after);
-    // With keys in it, its text changes all the time.
+    // With keys in it, it has many texts.
     if !matches!(read.wanted, Wanted::InOrder { keys, without, .. } if keys.is_some() || !without.is_empty()) {
         statement.prepared();
     }

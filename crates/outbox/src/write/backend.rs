@@ -146,7 +146,7 @@ impl<D: Driver> Backend for D {
             return insert_all::<D>(connection, statements, chunks).await;
         }
         // One statement is atomic by itself; several are by a savepoint.
-        let savepoint = Savepoint::<D>::set(connection).await?;
+        let savepoint = BatchSavepoint::<D>::set(connection).await?;
         let all = insert_all::<D>(savepoint.connection, statements, chunks).await?;
         savepoint.release().await?;
         Ok(all)
@@ -181,12 +181,12 @@ async fn insert_all<D: Driver>(
 
 /// Rolled back to when it is dropped. Not the driver's: that one, dropped while it is being set, rolls back the transaction
 /// around it, whose commit then says that all is well.
-struct Savepoint<'c, D: Driver> {
+struct BatchSavepoint<'c, D: Driver> {
     connection: &'c mut D::Connection,
     released: bool,
 }
 
-impl<'c, D: Driver> Savepoint<'c, D> {
+impl<'c, D: Driver> BatchSavepoint<'c, D> {
     async fn set(connection: &'c mut D::Connection) -> Result<Self, sqlx::Error> {
         D::TransactionManager::begin(connection, None).await?;
         Ok(Self {
@@ -202,7 +202,7 @@ impl<'c, D: Driver> Savepoint<'c, D> {
     }
 }
 
-impl<D: Driver> Drop for Savepoint<'_, D> {
+impl<D: Driver> Drop for BatchSavepoint<'_, D> {
     fn drop(&mut self) {
         if !self.released {
             D::TransactionManager::start_rollback(self.connection);
