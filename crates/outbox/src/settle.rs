@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -43,64 +45,106 @@ impl Default for Config {
     }
 }
 
+/// Gathers outcomes, and has them written.
 pub(crate) struct Settler {
-    pub(crate) config: Config,
-    pub(crate) owner: String,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) alarm: Arc<Alarm>,
-    pub(crate) outcomes: mpsc::Receiver<Outcome>,
+    pub(crate) gathered: Gathered,
+    pub(crate) writer: Writer,
 }
 
 impl Settler {
     /// Runs until `soft` is cancelled and every outcome is written; gives up on what is not when `hard` is.
-    pub(crate) async fn run(mut self, soft: CancellationToken, hard: CancellationToken, pulse: Pulse) {
-        let mut batch = Vec::with_capacity(self.config.batch);
-        let mut another = Vec::new();
+    pub(crate) async fn run(self, soft: CancellationToken, hard: CancellationToken, pulse: Pulse) {
+        let Self { mut gathered, writer } = self;
+        let mut writes = FuturesUnordered::new();
         loop {
             pulse.beat();
-            batch.clear();
-            another.clear();
-            tokio::select! {
-                biased;
-                taken = self.outcomes.recv_many(&mut batch, self.config.batch) => {
-                    if taken == 0 {
+            match writes.len() {
+                0 => {
+                    if !gathered.some(&soft, &pulse).await {
                         return;
                     }
                 }
-                () = soft.cancelled() => {
-                    // All who send have ended: take what is left.
-                    self.outcomes.close();
+                // The database, or the way to it, has room for two. A second one is worth it if it is a large one.
+                1 => tokio::select! {
+                    biased;
+                    _ = writes.next() => continue,
+                    () = gathered.a_whole_batch() => {}
+                },
+                _ => {
+                    writes.next().await;
                     continue;
                 }
-                () = tokio::time::sleep(Pulse::INTERVAL) => continue,
             }
-            self.linger(&mut batch).await;
-            if self.outcomes.len() < self.config.batch {
-                self.flush(&batch, &hard, &pulse).await;
-            } else {
-                // A whole batch more has gathered: the database, or the way to it, has room for both.
-                self.take_more(&mut another);
-                tokio::join!(self.flush(&batch, &hard, &pulse), self.flush(&another, &hard, &pulse));
+            writes.push(writer.flush(gathered.take(), &hard, &pulse));
+        }
+    }
+}
+
+/// Outcomes that wait for a write.
+pub(crate) struct Gathered {
+    config: Config,
+    outcomes: mpsc::Receiver<Outcome>,
+    dispatcher: Arc<Dispatcher>,
+    batch: Vec<Outcome>,
+}
+
+impl Gathered {
+    pub(crate) fn new(config: Config, outcomes: mpsc::Receiver<Outcome>, dispatcher: Arc<Dispatcher>) -> Self {
+        Self {
+            config,
+            outcomes,
+            dispatcher,
+            batch: Vec::new(),
+        }
+    }
+
+    fn take(&mut self) -> Vec<Outcome> {
+        std::mem::take(&mut self.batch)
+    }
+
+    /// Gathers at least one. False: no more will come.
+    async fn some(&mut self, soft: &CancellationToken, pulse: &Pulse) -> bool {
+        while self.batch.is_empty() {
+            tokio::select! {
+                biased;
+                taken = self.outcomes.recv_many(&mut self.batch, self.config.batch) => {
+                    if taken == 0 {
+                        return false;
+                    }
+                }
+                // All who send have ended: take what is left.
+                () = soft.cancelled() => self.outcomes.close(),
+                () = tokio::time::sleep(Pulse::INTERVAL) => pulse.beat(),
             }
+        }
+        self.linger().await;
+        true
+    }
+
+    /// Gathers as many as one write takes. What it has when it is dropped stays.
+    async fn a_whole_batch(&mut self) {
+        self.take_more();
+        while self.batch.len() < self.config.batch {
+            tokio::time::sleep(A_WHILE).await;
+            self.take_more();
         }
     }
 
     /// Waits a little for more: few large writes leave the database to those who publish.
-    async fn linger(&mut self, batch: &mut Vec<Outcome>) {
+    async fn linger(&mut self) {
         let until = Instant::now() + self.config.linger;
-        while batch.len() < self.config.batch && !self.waits_in_vain(batch) {
-            if batch.len() >= MANY {
+        while self.batch.len() < self.config.batch && !self.waits_in_vain() {
+            if self.batch.len() >= MANY {
                 let now = Instant::now();
                 if now >= until {
                     return;
                 }
                 tokio::time::sleep_until(until.min(now + A_WHILE)).await;
-                self.take_more(batch);
+                self.take_more();
                 continue;
             }
-            let room = self.config.batch - batch.len();
-            match tokio::time::timeout_at(until, self.outcomes.recv_many(batch, room)).await {
+            let room = self.config.batch - self.batch.len();
+            match tokio::time::timeout_at(until, self.outcomes.recv_many(&mut self.batch, room)).await {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
@@ -109,42 +153,52 @@ impl Settler {
 
     /// Nothing else is under way. In order, the next event of a key may wait for the outcome of the one before, so nothing more
     /// comes until it is written. Elsewhere somebody may publish at any moment; but what has gathered is worth a write.
-    fn waits_in_vain(&self, batch: &[Outcome]) -> bool {
-        let enough = self.dispatcher.ownership == Ownership::Keys || batch.len() >= MANY;
-        enough && self.dispatcher.under_way() <= batch.len()
+    fn waits_in_vain(&self) -> bool {
+        let enough = self.dispatcher.ownership == Ownership::Keys || self.batch.len() >= MANY;
+        enough && self.dispatcher.under_way() <= self.batch.len()
     }
 
     /// Takes what is there already, as far as there is room.
-    fn take_more(&mut self, batch: &mut Vec<Outcome>) {
-        while batch.len() < self.config.batch
+    fn take_more(&mut self) {
+        while self.batch.len() < self.config.batch
             && let Ok(outcome) = self.outcomes.try_recv()
         {
-            batch.push(outcome);
+            self.batch.push(outcome);
         }
     }
+}
 
+/// Writes outcomes.
+pub(crate) struct Writer {
+    pub(crate) owner: String,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) alarm: Arc<Alarm>,
+}
+
+impl Writer {
     /// Writes a batch, however often it takes: no listener is run again for want of a write. The leases are renewed
     /// meanwhile, like those of all that is in flight.
-    async fn flush(&self, batch: &[Outcome], hard: &CancellationToken, pulse: &Pulse) {
+    async fn flush(&self, batch: Vec<Outcome>, hard: &CancellationToken, pulse: &Pulse) {
         let telemetry = Arc::clone(&self.dispatcher.telemetry);
         let mut wait = Duration::from_millis(50);
         let stale = loop {
             telemetry.settle_batch.record(batch.len() as f64);
             let error = tokio::select! {
-                written = in_time("settling events", self.write(batch)) => match written {
+                written = in_time("settling events", self.write(&batch)) => match written {
                     Ok(stale) => break stale,
                     Err(error) => error,
                 },
-                () = hard.cancelled() => return self.give_up(batch),
+                () = hard.cancelled() => return self.give_up(&batch),
             };
             telemetry.settle_errors.increment(1);
             tracing::error!(%error, outcomes = batch.len(), ?wait, "outcomes could not be written, trying again");
-            if !error.is_retryable() && self.isolate(batch).await {
+            if !error.is_retryable() && self.isolate(&batch).await {
                 break true;
             }
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = hard.cancelled() => return self.give_up(batch),
+                () = hard.cancelled() => return self.give_up(&batch),
             }
             pulse.beat();
             wait = (wait * 2).min(Duration::from_secs(5));
@@ -167,7 +221,7 @@ impl Settler {
             .map(|outcome| (outcome.admission, goes_on(&outcome.verdict)));
         self.dispatcher.all_left(left);
         // Only now: a pass that begins before would leave the line out, and nobody would ring again.
-        for outcome in batch {
+        for outcome in &batch {
             if let Verdict::Retry { after, .. } | Verdict::Defer { after, .. } = &outcome.verdict {
                 self.alarm.ring_after(*after);
             }

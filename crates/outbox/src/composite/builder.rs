@@ -29,7 +29,7 @@ use crate::poll::{self, Poller, Reader};
 use crate::purge::{PurgePolicy, Purger};
 use crate::retry::{Exponential, RetryPolicy};
 use crate::service::{Services, in_time};
-use crate::settle::{self, Settler};
+use crate::settle::{self, Gathered, Settler};
 use crate::store::{Ownership, Verdict};
 use crate::table::TableName;
 use crate::telemetry::Telemetry;
@@ -328,7 +328,7 @@ impl<D: Backend, O> Builder<D, O> {
             ),
             None => node::name(),
         };
-        // Room for one batch, while up to two are being written: so much comes again, at the most, after a crash.
+        // Room for one batch, while two more are being gathered and written: so much comes again, at the most, after a crash.
         let (outcomes, settled) = mpsc::channel(self.settle.batch);
         let dispatcher = Arc::new(Dispatcher {
             // The first of every line must find room beside events that have no order.
@@ -364,12 +364,13 @@ impl<D: Backend, O> Builder<D, O> {
         let alarm = Arc::new(Alarm::default());
         let minute = Duration::from_secs(60);
         let settler = Settler {
-            config: self.settle,
-            owner: owner.clone(),
-            store: Arc::clone(&store),
-            dispatcher: Arc::clone(&dispatcher),
-            alarm: Arc::clone(&alarm),
-            outcomes: settled,
+            gathered: Gathered::new(self.settle, settled, Arc::clone(&dispatcher)),
+            writer: settle::Writer {
+                owner: owner.clone(),
+                store: Arc::clone(&store),
+                dispatcher: Arc::clone(&dispatcher),
+                alarm: Arc::clone(&alarm),
+            },
         };
         services.start("settler", minute, |pulse| {
             settler.run(stops.settler.clone(), stops.hard.clone(), pulse)

@@ -88,7 +88,6 @@ impl Batch {
 
 /// The token, if it is the same for all of them: so it is for rows that nobody has had before, and for those of one claim of
 /// such rows.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) fn one_token(leases: &[Lease]) -> Option<i64> {
     let Lease { token, .. } = leases.first()?;
     leases.iter().all(|lease| lease.token == *token).then_some(*token)
@@ -108,6 +107,12 @@ pub(super) fn leases_object<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> 
     enclosed('{', leases, '}', |json, Lease { seq, token }| {
         write!(json, "\"{seq}\":{token}")
     })
+}
+
+/// Their seqs alone, `[seq, ..]`.
+#[cfg(feature = "sqlite")]
+pub(super) fn seqs_json(leases: &[Lease]) -> String {
+    enclosed('[', leases, ']', |json, Lease { seq, .. }| write!(json, "{seq}"))
 }
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]

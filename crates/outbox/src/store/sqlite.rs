@@ -8,7 +8,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, QueryBuilder, Row, SqlSafeStr, SqlStr, Sqlite, Transaction};
 
-use super::batch::{Batch, changes_json, leases_object};
+use super::batch::{Batch, changes_json, leases_object, one_token, seqs_json};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{NUMBERS, bind_event, bind_leased, bind_row, columns, micros, read_claimed};
 use super::statement::{Statement, query};
@@ -81,14 +81,22 @@ pub struct Sql {
     claim: SqlStr,
     take: SqlStr,
     read_leased: SqlStr,
-    done: SqlStr,
-    delete: SqlStr,
+    done: Delivered,
+    delete: Delivered,
     attempts: SqlStr,
     retry: SqlStr,
     dead: SqlStr,
     defer: SqlStr,
     renew: SqlStr,
     release: SqlStr,
+}
+
+/// What is written about rows that are delivered. Rows that came from one hand have one token, and are found without a join:
+/// that takes a sixth off the time of an update.
+#[derive(Debug)]
+struct Delivered {
+    one_token: SqlStr,
+    tokens: SqlStr,
 }
 
 /// One row that may say anything.
@@ -128,6 +136,8 @@ impl Driver for Sqlite {
         // "not indexed" leaves as the only way.
         let t = format!("{table} as t not indexed");
         let held = "t.seq = s.seq and t.token = s.token and t.status in (0, 2)";
+        let held_by_one_token =
+            "t.seq in (select value from json_each(?1)) and t.token = ?3 and t.status in (0, 2)";
         let due_and_free = format!(
             "where status in (0, 2) and (available_at, seq) > (?1, ?4) and available_at <= {NOW} and created_at <= {NOW} - ?2
                    and (lease_until is null or lease_until <= {NOW})"
@@ -161,12 +171,19 @@ impl Driver for Sqlite {
                 "select {} from {leases} cross join {t} on {held} where t.lease_until >= {NOW} + ?2",
                 columns::<Self>("t.")
             )),
-            done: statement(format!(
-                "update {t} set status = 1, done_at = {NOW}, {free} from {leases} where {held} and {member}"
-            )),
-            delete: statement(format!(
-                "delete from {table} where seq in (select t.seq from {leases} cross join {t} on {held}) and {member}"
-            )),
+            done: {
+                let done = format!("update {t} set status = 1, done_at = {NOW}, {free}");
+                Delivered {
+                    one_token: statement(format!("{done} where {held_by_one_token} and {member}")),
+                    tokens: statement(format!("{done} from {leases} where {held} and {member}")),
+                }
+            },
+            delete: Delivered {
+                one_token: statement(format!("delete from {t} where {held_by_one_token} and {member}")),
+                tokens: statement(format!(
+                    "delete from {table} where seq in (select t.seq from {leases} cross join {t} on {held}) and {member}"
+                )),
+            },
             attempts: statement(format!(
                 "insert into {attempt} (seq, attempt, node, error)
                  select t.seq, t.attempts + 1, ?2, s.error from {} cross join {t} on {held}",
@@ -402,10 +419,20 @@ impl Driver for Sqlite {
     ) -> Result<u64, sqlx::Error> {
         let mut applied = 0;
         for (leases, statement) in [(&batch.done, &sql.done), (&batch.deleted, &sql.delete)] {
-            if !leases.is_empty() {
-                let query = sqlx::query(statement.clone()).bind(leases_object(leases)).bind(member);
-                applied += query.execute(&mut *connection).await?.rows_affected();
+            if leases.is_empty() {
+                continue;
             }
+            let query = match one_token(leases) {
+                Some(token) => {
+                    let query = sqlx::query(statement.one_token.clone()).bind(seqs_json(leases));
+                    query.bind(member).bind(token)
+                }
+                None => {
+                    let query = sqlx::query(statement.tokens.clone()).bind(leases_object(leases));
+                    query.bind(member)
+                }
+            };
+            applied += query.execute(&mut *connection).await?.rows_affected();
         }
         for (failed, update) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
             if !failed.is_empty() {
@@ -451,8 +478,10 @@ impl Driver for Sqlite {
         let sql = match statement {
             Explain::Claim => &sql.claim,
             Explain::ReadLeased => &sql.read_leased,
-            Explain::Done | Explain::DoneByOneToken => &sql.done,
-            Explain::Delete | Explain::DeleteByOneToken => &sql.delete,
+            Explain::Done => &sql.done.tokens,
+            Explain::DoneByOneToken => &sql.done.one_token,
+            Explain::Delete => &sql.delete.tokens,
+            Explain::DeleteByOneToken => &sql.delete.one_token,
             Explain::Retry => &sql.retry,
             Explain::Dead => &sql.dead,
             Explain::Defer => &sql.defer,
