@@ -60,6 +60,10 @@ pub trait Dialect: Send + Sync + 'static {
     fn shift_right(bits: &str, by: &str) -> String {
         format!("({bits} >> {by})")
     }
+    /// How many rows at the most, after `limit`.
+    fn limit(rows: String) -> String {
+        rows
+    }
     /// The event table as `t`, read by the index of pending rows in the order of writing.
     fn in_order_of_writing(table: &TableName) -> String;
     /// A number column as the 64 bits that the driver reads.
@@ -117,9 +121,12 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
         connect: <Self::Connection as Connection>::Options,
     ) -> (PoolOptions<Self>, <Self::Connection as Connection>::Options);
 
-    /// The connections for what only reads, beside those of `own`.
+    /// The connections of what the poller does, beside those of `own`. They do nothing else, and it does one thing after the
+    /// other: so it is one connection most of the time, whose server has all that it needs at hand.
     fn reading(own: &Pool<Self>) -> Pool<Self> {
-        own.clone()
+        own.options()
+            .clone()
+            .connect_lazy_with((*own.connect_options()).clone())
     }
 
     fn int(row: &Self::Row, column: usize) -> Result<Option<i64>, sqlx::Error>;

@@ -424,8 +424,8 @@ impl Driver for MySql {
     }
 
     async fn claim(
-        pool: &MySqlPool,
-        _reading: &MySqlPool,
+        _pool: &MySqlPool,
+        reading: &MySqlPool,
         sql: &Sql,
         claim: &Claim<'_>,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
@@ -436,10 +436,10 @@ impl Driver for MySql {
             .bind(due_at)
             .bind(seq)
             .bind(micros(claim.skip_recent));
-        if anything.fetch_optional(pool).await?.is_none() {
+        if anything.fetch_optional(reading).await?.is_none() {
             return Ok(Vec::new());
         }
-        let mut tx = pool.begin().await?;
+        let mut tx = reading.begin().await?;
         let mut claimed = sqlx::query(sql.claim.clone())
             .bind(due_at)
             .bind(due_at)

@@ -383,8 +383,8 @@ impl Driver for Postgres {
     }
 
     async fn claim(
-        pool: &PgPool,
-        _reading: &PgPool,
+        _pool: &PgPool,
+        reading: &PgPool,
         sql: &Sql,
         claim: &Claim<'_>,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
@@ -401,7 +401,7 @@ impl Driver for Postgres {
                     ..read_claimed::<Self>(&row)?
                 })
             })
-            .fetch_all(pool)
+            .fetch_all(reading)
             .await
     }
 

@@ -113,7 +113,8 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
             }
         }
     }
-    statement.push(" order by t.seq limit ").bind(read.limit as i64);
+    let limit = D::limit(statement.placeholder(read.limit as i64));
+    statement.push(" order by t.seq limit ").push(&limit);
     statement
 }
 

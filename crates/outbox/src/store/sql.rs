@@ -63,7 +63,7 @@ pub(crate) async fn retrying<T, F: Future<Output = Result<T, sqlx::Error>>>(
 pub(crate) struct SqlStore<D: Driver> {
     /// For whatever writes.
     pub(super) pool: Pool<D>,
-    /// For what only reads: the same, but where a writer would keep it waiting.
+    /// For what the poller does: see [`Driver::reading`].
     pub(super) reading: Pool<D>,
     pub(super) table: TableName,
     sql: Arc<D::Sql>,

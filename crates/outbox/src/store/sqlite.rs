@@ -63,6 +63,11 @@ impl Dialect for Sqlite {
         column.to_owned()
     }
 
+    /// Not a value alone: whenever one is bound, the statement would be planned anew.
+    fn limit(rows: String) -> String {
+        format!("{rows} + 0")
+    }
+
     /// As one text: every value of a row is copied from thread to thread by itself, and a number costs as much as a text.
     fn numbers_together(numbers: [String; NUMBERS]) -> String {
         format!("printf('%d %d %d %d %d %d %s', {})", numbers.join(", "))
@@ -136,8 +141,7 @@ impl Driver for Sqlite {
         // "not indexed" leaves as the only way.
         let t = format!("{table} as t not indexed");
         let held = "t.seq = s.seq and t.token = s.token and t.status in (0, 2)";
-        let held_by_one_token =
-            "t.seq in (select value from json_each(?1)) and t.token = ?3 and t.status in (0, 2)";
+        let held_by_one_token = "t.seq in (select value from json_each(?1)) and t.token = ?3 and t.status in (0, 2)";
         let due_and_free = format!(
             "where status in (0, 2) and (available_at, seq) > (?1, ?4) and available_at <= {NOW} and created_at <= {NOW} - ?2
                    and (lease_until is null or lease_until <= {NOW})"
@@ -159,8 +163,9 @@ impl Driver for Sqlite {
                    select seq, token, lease_until is not null as recovered from {table} indexed by {pending}
                    {due_and_free}
                    order by available_at, seq
-                   limit ?3
-                 )"
+                   limit {}
+                 )",
+                Self::limit("?3".to_owned())
             )),
             take: statement(format!(
                 "update {t} set locked_by = ?2, lease_until = {NOW} + ?3, token = t.token + 1 from {leases}
@@ -246,8 +251,8 @@ impl Driver for Sqlite {
         (super::stranded::keep_none(options.max_connections(1)), connect)
     }
 
-    /// A connection of its own: readers and the writer do not wait for each other. But in a database in memory, which the
-    /// driver names so, they would lock each other's tables.
+    /// Readers and the writer do not wait for each other. But in a database in memory, which the driver names so, they would lock
+    /// each other's tables.
     fn reading(own: &SqlitePool) -> SqlitePool {
         let connect = own.connect_options();
         let file = connect.get_filename().to_string_lossy().into_owned();
