@@ -87,8 +87,10 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
         } => {
             statement.push(&format!(" and (t.status = 2 or t.available_at <= {})", D::NOW));
             let key = quote::<D>(&store.table.key());
+            // Mostly no key is held back, which is asked once; only otherwise for each row.
             statement.push(&format!(
-                " and not exists (select 1 from {key} k where k.aggregate_type = t.aggregate_type \
+                " and (not exists (select 1 from {key}) or not exists \
+                 (select 1 from {key} k where k.aggregate_type = t.aggregate_type \
                  and k.aggregate_id = t.aggregate_id and (k.blocked_until is null or k.blocked_until > "
             ));
             match since {
@@ -100,7 +102,7 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
                     statement.push(D::NOW);
                 }
             }
-            statement.push("))");
+            statement.push(")))");
             if let Some(up_to) = up_to {
                 statement.push(" and t.seq <= ").bind(up_to);
             }
