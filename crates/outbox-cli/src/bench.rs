@@ -32,12 +32,14 @@ use crate::target::Url;
 
 /// Measure how fast it is, beside the same work in bare SQL.
 ///
-/// Every result is a ratio: the library's rate, and that of a loop written by hand for the same work, with the same driver,
-/// on the same tables, in the same run. They take turns, since no machine is the same for long; what one was of the other,
-/// turn by turn, has a median, and that counts. The rates themselves say more about the machine than about the library.
+/// Every result but a latency is a ratio: the library's rate, and that of a loop written by hand for the same work, with the
+/// same driver and batches, on tables of the same kind, in the same run; or, for grown, held and nodes, the library's own rate
+/// without the strain. They take turns, since no machine is the same for long; what one was of the other, turn by turn, has a
+/// median, and that counts. The rates themselves say more about the machine than about the library.
 ///
 /// By default it runs on a SQLite file in a temporary directory. On a database of yours it has tables of its own
-/// (outbox_bench_ and a number), which it drops in the end, also when it is interrupted.
+/// (named outbox_bench_..), which it drops in the end, also when it is interrupted with Ctrl-C. Not for a server that others use:
+/// it writes millions of rows, has PostgreSQL make checkpoints, and held keeps a transaction open.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Bench {
@@ -57,18 +59,18 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000))]
     workers: u16,
     /// The size of a payload, which is JSON.
-    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=10_000_000))]
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
     payload: u32,
     /// How many rows are read and written at once, by the library and by hand.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     batch: u16,
-    /// How often each side is measured; the median counts. Default: 9 for write and hot, 5 for the others. A round of write has ten turns.
+    /// How often each side is measured; the median counts. Default: 9 for write and hot, 5 for the others. A round of write has ten turns; latency is measured once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
-    /// How many delivered events are in the table of grown.
+    /// How many delivered events are in the table of grown, at first: each round adds its own.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     done_rows: u64,
-    /// Print JSON, a line per result: {scenario, variant, database, events, framework_per_s, limit_per_s, ratio, ratio_low, ratio_high}, and p50_us, p99_us or rss_mb where they are measured.
+    /// Print JSON, a line per result: {scenario, variant, database, events, framework_per_s, limit_per_s, ratio, ratio_low, ratio_high}, and p50_us, p99_us or rss_mb where they are measured. A latency has no rates.
     #[arg(long)]
     json: bool,
     /// Write the table as Markdown, too. Default for all: outbox-bench-DATABASE.md.

@@ -48,7 +48,8 @@ Examples:
   outbox bench drain                                   how fast it is, beside bare SQL
 
 Exit codes: 0 done; 1 failed, the reason is on standard error; 2 wrong arguments.
-Every command that connects takes --database URL, or the environment variable OUTBOX_DATABASE_URL.";
+Every command that connects takes --database URL, or the environment variable OUTBOX_DATABASE_URL; demo and bench take the
+argument only, so that no load is put on a database by accident.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

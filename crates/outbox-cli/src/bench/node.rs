@@ -119,6 +119,8 @@ impl<D: BareDatabase> Configure<D> for Listening<'_> {
             .table(node.table.as_str())
             .workers(node.workers)
             .poll_batch(node.batch)
+            // Room for one batch while another one is read: by default there is for batches of up to 500.
+            .cold_capacity((2 * node.batch).max(1_000))
             .settle_batch(node.batch, SETTLE_LINGER)
             .without_purge()
             .listen_to(AGGREGATE_TYPE, EVENT_TYPE, move |delivery: Delivery| {
