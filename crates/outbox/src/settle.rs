@@ -123,9 +123,11 @@ impl Gathered {
 
     /// Gathers as many as one write takes. What it has when it is dropped stays.
     async fn a_whole_batch(&mut self) {
+        let started = Instant::now();
         self.take_more();
         while self.batch.len() < self.config.batch {
-            tokio::time::sleep(A_WHILE).await;
+            // A write that takes long, because the database is away, will take longer.
+            tokio::time::sleep(A_WHILE.max(started.elapsed() / 8)).await;
             self.take_more();
         }
     }

@@ -59,7 +59,8 @@ pub(crate) async fn held<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<()
 /// By several processes; beside one.
 pub(crate) async fn nodes<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
     const NODES: [usize; 3] = [1, 2, 4];
-    let load = Load::pending(stand.settings.events.unwrap_or(100_000));
+    // Nodes that are started together take up to half a second to share the lanes: not half of the measurement.
+    let load = Load::pending(stand.settings.events.unwrap_or(300_000));
     for variant in Variant::STRAINED {
         let mut rates = [const { Vec::new() }; NODES.len()];
         for round in 0..stand.settings.rounds() {

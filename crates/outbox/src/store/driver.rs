@@ -37,6 +37,9 @@ pub trait Dialect: Send + Sync + 'static {
     const INSTANT: &'static str;
     /// Condition on a pending row `t`, exactly as the index of pending rows in the order of writing has it.
     const PENDING_IN_ORDER: &'static str;
+    /// A table without rows is seen to be so at once, and asking for it once is cheaper than a look-up for every row. Where deleted
+    /// rows may stay for a while, all of them would be walked over.
+    const EMPTY_IS_QUICKLY_SEEN: bool;
     /// A statement that fails takes the whole transaction with it: then several need no savepoint to be atomic.
     const FAILS_WHOLE: bool;
     /// How many nodes may own lanes at once.

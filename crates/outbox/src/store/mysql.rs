@@ -29,6 +29,7 @@ impl Dialect for MySql {
     const DUE: &'static str = "pending_at";
     const INSTANT: &'static str = "datetime(6)";
     const PENDING_IN_ORDER: &'static str = "t.pending = 1";
+    const EMPTY_IS_QUICKLY_SEEN: bool = false;
     const FAILS_WHOLE: bool = false;
     const LANE_HOLDERS: usize = usize::MAX;
     const HOLD: &'static str = " lock in share mode";

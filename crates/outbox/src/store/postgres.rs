@@ -27,6 +27,7 @@ impl Dialect for Postgres {
     const DUE: &'static str = "available_at";
     const INSTANT: &'static str = "timestamptz";
     const PENDING_IN_ORDER: &'static str = "t.status in (0, 2)";
+    const EMPTY_IS_QUICKLY_SEEN: bool = false;
     const FAILS_WHOLE: bool = true;
     const LANE_HOLDERS: usize = usize::MAX;
     // The weakest lock that a delete waits for; renewing, which changes no key, does not.

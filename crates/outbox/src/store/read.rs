@@ -87,10 +87,13 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
         } => {
             statement.push(&format!(" and (t.status = 2 or t.available_at <= {})", D::NOW));
             let key = quote::<D>(&store.table.key());
-            // Mostly no key is held back, which is asked once; only otherwise for each row.
+            // Mostly no key is held back.
+            let unless = match D::EMPTY_IS_QUICKLY_SEEN {
+                true => format!("not exists (select 1 from {key}) or "),
+                false => String::new(),
+            };
             statement.push(&format!(
-                " and (not exists (select 1 from {key}) or not exists \
-                 (select 1 from {key} k where k.aggregate_type = t.aggregate_type \
+                " and ({unless}not exists (select 1 from {key} k where k.aggregate_type = t.aggregate_type \
                  and k.aggregate_id = t.aggregate_id and (k.blocked_until is null or k.blocked_until > "
             ));
             match since {

@@ -61,7 +61,7 @@ pub(crate) async fn retrying<T, F: Future<Output = Result<T, sqlx::Error>>>(
 
 /// The store of a database that speaks SQL.
 pub(crate) struct SqlStore<D: Driver> {
-    /// For whatever writes.
+    /// For whatever is not the poller's.
     pub(super) pool: Pool<D>,
     /// For what the poller does: see [`Driver::reading`].
     pub(super) reading: Pool<D>,

@@ -29,8 +29,9 @@ impl Dialect for Sqlite {
     const DUE: &'static str = "available_at";
     const INSTANT: &'static str = "integer";
     const PENDING_IN_ORDER: &'static str = "t.status in (0, 2)";
-    // Its processes cannot wake one another: the one that has the lanes delivers, the others are there for when it dies.
+    const EMPTY_IS_QUICKLY_SEEN: bool = true;
     const FAILS_WHOLE: bool = false;
+    // Its processes cannot wake one another: the one that has the lanes delivers, the others are there for when it dies.
     const LANE_HOLDERS: usize = 1;
     // Whoever writes is the only one.
     const HOLD: &'static str = "";
