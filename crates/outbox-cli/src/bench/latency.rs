@@ -74,7 +74,7 @@ fn number(event: &Event) -> i64 {
 }
 
 /// Notes when an event is committed, closer to COMMIT's return than the caller could: after the hand-over to the hot queue, which
-/// takes a microsecond or two that are not counted.
+/// is not counted.
 struct Notes<C> {
     committed: Times,
     clock: C,
