@@ -63,6 +63,9 @@ pub const LISTENER_DURATION: &str = "outbox_listener_duration_seconds";
 /// Outcomes per write.
 pub const SETTLE_BATCH: &str = "outbox_settle_batch_events";
 
+/// The target of an event at the level TRACE: the database has answered a COMMIT, and nothing is handed over yet.
+pub const COMMITTED: &str = "outbox::committed";
+
 /// The handles of one outbox, looked up once.
 pub(crate) struct Telemetry {
     outbox: String,

@@ -4,8 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use outbox::{Delivery, Event, HookError, Outbox, WriterHook};
+use outbox::{Delivery, Event, Outbox, telemetry};
+use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
+use tracing::instrument::WithSubscriber;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Metadata, Subscriber};
 
 use super::bare::{self, AGGREGATE_TYPE, BareDatabase, EVENT_TYPE};
 use super::crew::{Crew, Task};
@@ -59,13 +63,22 @@ impl Times {
         self.0.iter().filter(|time| time.load(Ordering::Relaxed) > 0).count() as u64
     }
 
-    /// From these to those. A listener may be called before the note is made, right after the hand-over: that took no time.
-    fn until(&self, later: &Self) -> Vec<u64> {
-        let load = |time: &AtomicU64| time.load(Ordering::Relaxed);
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// From these to those.
+    ///
+    /// # Errors
+    /// Something has not happened, or in another order.
+    fn until(&self, later: &Self) -> Result<Vec<u64>, Failure> {
+        let load = |time: &AtomicU64| Some(time.load(Ordering::Relaxed)).filter(|at| *at > 0);
         let pairs = self.0.iter().zip(&*later.0).skip(WARM_UP as usize);
-        pairs
-            .map(|(earlier, later)| load(later).saturating_sub(load(earlier)))
-            .collect()
+        let spans = pairs.map(|(earlier, later)| load(later)?.checked_sub(load(earlier)?));
+        spans.collect::<Option<_>>().ok_or_else(|| Failure::BenchFailed {
+            scenario: "latency",
+            complaint: "an event was heard of before it was committed".to_owned(),
+        })
     }
 }
 
@@ -73,32 +86,56 @@ fn number(event: &Event) -> i64 {
     event.aggregate_id().and_then(|key| key.parse().ok()).unwrap_or(0)
 }
 
-/// Notes when an event is committed, closer to COMMIT's return than the caller could: after the hand-over to the hot queue, which
-/// is not counted.
-struct Notes<C> {
-    committed: Times,
+/// The clock at the last COMMIT that the database has answered, read before anything was handed over. To be the subscriber of
+/// one task that commits.
+struct CommitClock<C> {
+    last: Arc<AtomicU64>,
     clock: C,
 }
 
-impl<C: Fn() -> u64 + Send + Sync + 'static> WriterHook for Notes<C> {
-    fn after_commit(&self, events: &[Event]) -> Result<(), HookError> {
-        let at = (self.clock)();
-        for event in events {
-            self.committed.note(number(event), at);
-        }
-        Ok(())
+impl<C: Fn() -> u64 + Send + Sync + 'static> Subscriber for CommitClock<C> {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == telemetry::COMMITTED
     }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.last.store((self.clock)(), Ordering::Relaxed);
+    }
+
+    // None is enabled.
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
 }
 
-/// Commits an event at every tick.
-async fn commit_at_a_pace<D: BareDatabase>(writer: &Arc<FrameworkWrite<D>>, events: u64) -> Result<(), Failure> {
-    let mut ticks = tokio::time::interval(PACE);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for number in 1..=events.cast_signed() {
-        ticks.tick().await;
-        Arc::clone(writer).one(number).await?;
+/// Commits an event at every tick, and notes when the database answered. In a task of its own, as a service would.
+async fn commit_at_a_pace<D: BareDatabase>(
+    writer: Arc<FrameworkWrite<D>>,
+    committed: Times,
+    clock: impl Fn() -> u64 + Send + Sync + 'static,
+) -> Result<(), Failure> {
+    let last = Arc::new(AtomicU64::new(0));
+    let answered = Arc::clone(&last);
+    let commits = async move {
+        let mut ticks = tokio::time::interval(PACE);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for number in 1..=committed.len().cast_signed() {
+            ticks.tick().await;
+            Arc::clone(&writer).one(number).await?;
+            committed.note(number, answered.swap(0, Ordering::Relaxed));
+        }
+        Ok(())
+    };
+    let mut task = JoinSet::new();
+    task.spawn(commits.with_subscriber(CommitClock { last, clock }));
+    match task.join_next().await {
+        Some(ended) => ended.map_err(std::io::Error::other)?,
+        None => Ok(()),
     }
-    Ok(())
 }
 
 async fn through_the_hot_path<D: BareDatabase>(stand: &mut Stand<'_, D>, events: u64) -> Result<Vec<u64>, Failure> {
@@ -113,10 +150,6 @@ async fn through_the_hot_path<D: BareDatabase>(stand: &mut Stand<'_, D>, events:
     let noted = heard.clone();
     let outbox = Outbox::single_node(&pool)
         .table(tables.events.as_str())
-        .hook(Notes {
-            committed: committed.clone(),
-            clock,
-        })
         .workers(stand.settings.workers)
         .without_purge()
         .listen_to(AGGREGATE_TYPE, EVENT_TYPE, move |delivery: Delivery| {
@@ -128,13 +161,13 @@ async fn through_the_hot_path<D: BareDatabase>(stand: &mut Stand<'_, D>, events:
         .await?;
     let writer = stand.writer(&outbox, pool, tables);
     let work = async {
-        commit_at_a_pace(&writer, events).await?;
+        commit_at_a_pace(writer, committed.clone(), clock).await?;
         wait_for_all(&heard, events).await
     };
     stand.watch("latency, hot path", events, || heard.count(), work).await?;
     outbox.shutdown().await?;
     stand.check("latency", tables, events).await?;
-    Ok(committed.until(&heard))
+    committed.until(&heard)
 }
 
 async fn wait_for_all(heard: &Times, events: u64) -> Result<(), Failure> {
@@ -160,14 +193,7 @@ async fn by_notification<D: BareDatabase>(stand: &mut Stand<'_, D>, events: u64)
     let (committed, heard) = (Times::new(events), Times::new(events));
     let pool = bare::pool(&stand.pool, connections::<D>(1));
     warm(&pool).await?;
-    let outbox = Outbox::writer_only(&pool)
-        .table(tables.events.as_str())
-        .hook(Notes {
-            committed: committed.clone(),
-            clock: since_1970,
-        })
-        .build()
-        .await?;
+    let outbox = Outbox::writer_only(&pool).table(tables.events.as_str()).build().await?;
     let writer = stand.writer(&outbox, pool, tables);
     let task = Task {
         place: stand.place,
@@ -179,7 +205,7 @@ async fn by_notification<D: BareDatabase>(stand: &mut Stand<'_, D>, events: u64)
     };
     let mut crew = Crew::start(&task, 1).await?;
     crew.go().await?;
-    let write = commit_at_a_pace(&writer, events);
+    let write = commit_at_a_pace(writer, committed.clone(), since_1970);
     let progress = &mut stand.progress;
     let hear = async {
         while heard.count() < events {
@@ -204,5 +230,5 @@ async fn by_notification<D: BareDatabase>(stand: &mut Stand<'_, D>, events: u64)
     crew.stop().await?;
     outbox.shutdown().await?;
     stand.check("latency", tables, events).await?;
-    Ok(committed.until(&heard))
+    committed.until(&heard)
 }

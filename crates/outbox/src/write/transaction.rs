@@ -3,6 +3,7 @@ use std::ops::{Deref, DerefMut};
 use super::{Backend, COMMIT_TIMEOUT, Published, Staged, TxHandle};
 use crate::error::Error;
 use crate::table::TableName;
+use crate::telemetry::COMMITTED;
 
 /// A transaction that hands its events over when it is committed.
 ///
@@ -64,7 +65,10 @@ impl<D: Backend> Transaction<D> {
             }
         };
         match &outcome {
-            Ok(()) => staged.into_iter().for_each(Staged::committed),
+            Ok(()) => {
+                tracing::trace!(target: COMMITTED, "committed");
+                staged.into_iter().for_each(Staged::committed);
+            }
             Err(Error::NotCommitted { .. }) => staged.into_iter().for_each(Staged::rolled_back),
             // Dropped undecided: to be looked up.
             Err(_) => drop(staged),
