@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Either, Executor, MySql, Row, SqlSafeStr, SqlStr, Tran
 use super::batch::{Batch, Change, changes_json, leases_json, one_token};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{bind_event, bind_leased, bind_row, column_count, columns, micros, read_claimed};
-use super::statement::{Statement, filled_up, query};
+use super::statement::{Statement, filled_up, query, read_rows};
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, quote};
 use crate::error::Error;
 use crate::migrate::Migration;
@@ -377,10 +377,9 @@ impl Driver for MySql {
     async fn read<T: Send + Unpin>(
         connection: &mut MySqlConnection,
         statement: Statement<Self>,
-        mut read: impl FnMut(&MySqlRow) -> Result<T, sqlx::Error> + Send,
+        read: impl FnMut(&MySqlRow) -> Result<T, sqlx::Error> + Send,
     ) -> Result<Vec<T>, sqlx::Error> {
-        let query = query!(kept(statement)).try_map(|row: MySqlRow| read(&row));
-        query.fetch_all(connection).await
+        read_rows(connection, query!(kept(statement)), read).await
     }
 
     async fn script(connection: &mut MySqlConnection, script: String) -> Result<(), sqlx::Error> {
@@ -441,20 +440,19 @@ impl Driver for MySql {
             return Ok(Vec::new());
         }
         let mut tx = reading.begin().await?;
-        let mut claimed = sqlx::query(sql.claim.clone())
+        let query = sqlx::query(sql.claim.clone())
             .bind(due_at)
             .bind(due_at)
             .bind(seq)
             .bind(micros(claim.skip_recent))
-            .bind(claim.limit as i64)
-            .try_map(|row: MySqlRow| {
-                Ok(Claimed {
-                    recovered: row.try_get(column_count::<Self>())?,
-                    ..read_claimed::<Self>(&row)?
-                })
+            .bind(claim.limit as i64);
+        let mut claimed = read_rows(&mut *tx, query, |row| {
+            Ok(Claimed {
+                recovered: row.try_get(column_count::<Self>())?,
+                ..read_claimed::<Self>(row)?
             })
-            .fetch_all(&mut *tx)
-            .await?;
+        })
+        .await?;
         if !claimed.is_empty() {
             sqlx::query(sql.take.clone())
                 .bind(leases_json(claimed.iter().map(|row| &row.lease)))

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction, ValueR
 use super::batch::{Batch, one_token};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{bind_event, bind_leased, column_count, columns, micros, read_claimed};
-use super::statement::{Statement, query};
+use super::statement::{Statement, query, read_rows};
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups, Writers, quote};
 use crate::error::{Error, database};
 use crate::migrate::Migration;
@@ -322,10 +322,9 @@ impl Driver for Postgres {
     async fn read<T: Send + Unpin>(
         connection: &mut PgConnection,
         statement: Statement<Self>,
-        mut read: impl FnMut(&PgRow) -> Result<T, sqlx::Error> + Send,
+        read: impl FnMut(&PgRow) -> Result<T, sqlx::Error> + Send,
     ) -> Result<Vec<T>, sqlx::Error> {
-        let query = query!(statement).try_map(|row: PgRow| read(&row));
-        query.fetch_all(connection).await
+        read_rows(connection, query!(statement), read).await
     }
 
     async fn script(connection: &mut PgConnection, script: String) -> Result<(), sqlx::Error> {
@@ -389,21 +388,20 @@ impl Driver for Postgres {
         sql: &Sql,
         claim: &Claim<'_>,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
-        sqlx::query(sql.claim.clone())
+        let query = sqlx::query(sql.claim.clone())
             .bind(claim.after.map(|(due_at, _)| due_at))
             .bind(micros(claim.skip_recent))
             .bind(claim.limit as i64)
             .bind(claim.owner)
             .bind(micros(claim.lease))
-            .bind(claim.after.map_or(0, |(_, seq)| seq))
-            .try_map(|row: PgRow| {
-                Ok(Claimed {
-                    recovered: row.try_get(column_count::<Self>())?,
-                    ..read_claimed::<Self>(&row)?
-                })
+            .bind(claim.after.map_or(0, |(_, seq)| seq));
+        read_rows(reading, query, |row| {
+            Ok(Claimed {
+                recovered: row.try_get(column_count::<Self>())?,
+                ..read_claimed::<Self>(row)?
             })
-            .fetch_all(reading)
-            .await
+        })
+        .await
     }
 
     async fn read_leased(

@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, QueryBuilder, Row, SqlSafeStr, SqlStr, Sqlite, Transac
 use super::batch::{Batch, changes_json, leases_object, one_token, seqs_json};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{NUMBERS, bind_event, bind_leased, bind_row, columns, micros, read_claimed};
-use super::statement::{Statement, query};
+use super::statement::{Statement, query, read_rows};
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, quote};
 use crate::error::Error;
 use crate::migrate::Migration;
@@ -299,10 +299,9 @@ impl Driver for Sqlite {
     async fn read<T: Send + Unpin>(
         connection: &mut SqliteConnection,
         statement: Statement<Self>,
-        mut read: impl FnMut(&SqliteRow) -> Result<T, sqlx::Error> + Send,
+        read: impl FnMut(&SqliteRow) -> Result<T, sqlx::Error> + Send,
     ) -> Result<Vec<T>, sqlx::Error> {
-        let query = query!(statement).try_map(|row: SqliteRow| read(&row));
-        query.fetch_all(connection).await
+        read_rows(connection, query!(statement), read).await
     }
 
     async fn script(connection: &mut SqliteConnection, script: String) -> Result<(), sqlx::Error> {

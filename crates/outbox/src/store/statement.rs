@@ -6,6 +6,9 @@
 
 use std::marker::PhantomData;
 
+use futures_util::TryStreamExt;
+use sqlx::{Database, Either, Execute, Executor};
+
 use super::driver::Dialect;
 
 /// A value for a placeholder.
@@ -111,6 +114,26 @@ macro_rules! query {
     }};
 }
 pub(super) use query;
+
+/// Reads each row as it arrives, straight from the driver's stream. The driver's own way of doing so (`try_map`) puts a second one
+/// around it, through which every event would be moved: a tenth of the time of a read.
+pub(super) async fn read_rows<'c, 'q, D: Database, T>(
+    connection: impl Executor<'c, Database = D>,
+    query: impl Execute<'q, D> + 'q,
+    mut read: impl FnMut(&D::Row) -> Result<T, sqlx::Error>,
+) -> Result<Vec<T>, sqlx::Error>
+where
+    'q: 'c,
+{
+    let mut rows = Vec::new();
+    let mut steps = connection.fetch_many(query);
+    while let Some(step) = steps.try_next().await? {
+        if let Either::Right(row) = step {
+            rows.push(read(&row)?);
+        }
+    }
+    Ok(rows)
+}
 
 impl From<i64> for Bind {
     fn from(value: i64) -> Self {
