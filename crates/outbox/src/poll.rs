@@ -24,9 +24,9 @@ use crate::store::{Lease, Store};
 /// Transactions commit later than they write: a mark, where most reads start, stays this far behind the present.
 const SLACK: Duration = Duration::from_millis(200);
 
-/// When to sweep again, after a sweep that took so long: it may take a twentieth of the time.
-fn next_sweep(took: Duration, at_the_latest: Duration) -> Duration {
-    (took * 20).min(at_the_latest)
+/// When to sweep again, after a sweep that took so long: it may take one of so many parts of the time.
+fn next_sweep(took: Duration, parts: u32, at_the_latest: Duration) -> Duration {
+    took.saturating_mul(parts).min(at_the_latest)
 }
 
 #[derive(Clone, Debug)]

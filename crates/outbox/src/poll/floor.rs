@@ -72,7 +72,7 @@ impl Floor {
     /// A pass from the very start took so long to find its first rows, of which this is the first.
     pub(super) fn swept(&mut self, took: Duration, first: Option<i64>) {
         self.at = first.map_or(self.at, |first| self.at.min(first - 1));
-        self.sweep = Some(Instant::now() + next_sweep(took, LONGEST_WITHOUT_SWEEP));
+        self.sweep = Some(Instant::now() + next_sweep(took, 20, LONGEST_WITHOUT_SWEEP));
         self.awaited = false;
     }
 

@@ -82,7 +82,7 @@ impl Mark {
 
     fn ended(&mut self, pass: &Pass) {
         if pass.sweeps {
-            self.next_sweep = Some(Instant::now() + next_sweep(pass.took, LONGEST_WITHOUT_SWEEP));
+            self.next_sweep = Some(Instant::now() + next_sweep(pass.took, 20, LONGEST_WITHOUT_SWEEP));
             self.wanted = false;
         }
     }
