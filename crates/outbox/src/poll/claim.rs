@@ -16,9 +16,11 @@ use crate::store::{Claim, Lease, Store};
 /// committed late.
 const LONGEST_WITHOUT_SWEEP: Duration = Duration::from_secs(15);
 
-/// Sweeps take a hundredth of the time. What they pay for besides is that pages of rows long delivered are read again, and
-/// those of rows to come have to make room.
-const SWEEPS_TAKE: u32 = 100;
+/// While there is more and more to claim, sweeps take a hundredth of the time: the pages of rows long delivered are read again by
+/// them, and those of rows to come have to make room.
+const WHILE_DRAINING: u32 = 100;
+/// Otherwise a twentieth: what others have let go again is all that is left.
+const AT_REST: u32 = 20;
 
 /// How many batches further on a node goes where others claim as well; by chance, or they would all meet again.
 const AHEAD: RangeInclusive<i64> = 4..=32;
@@ -34,7 +36,7 @@ pub(crate) struct Claims {
 /// Where to start reading. Behind the mark lies what was delivered, and, while some transaction keeps the database from
 /// cleaning up, its remains; walking over them again and again is what makes pollers slow down. So most polls start at the
 /// mark, and while there is more and more to claim, each goes on where the last one ended. A sweep from the very start finds
-/// what became visible late; it may take a hundredth of the time.
+/// what became visible late; it may take a part of the time.
 ///
 /// Nodes that go on side by side meet in every claim, and the database has to pass over what the other one is just locking,
 /// row by row: a tenth of the time of a claim, for each of them. So a node that has come upon others goes on somewhere ahead.
@@ -49,7 +51,8 @@ pub(crate) struct Sweep {
     look_back: Option<Instant>,
     /// There was nothing ahead: not tried again before then.
     stay_until: Option<Instant>,
-    next_sweep: Option<Instant>,
+    /// When the last sweep was, and how long it took.
+    swept: Option<(Instant, Duration)>,
 }
 
 /// In the order of claiming: when a row is due, and its seq.
@@ -82,7 +85,9 @@ impl Sweep {
             goes_on: false,
             ahead: false,
         };
-        if self.next_sweep.is_none_or(|next| next <= now) {
+        let parts = if self.next.is_some() { WHILE_DRAINING } else { AT_REST };
+        let rest = |took| next_sweep(took, parts, LONGEST_WITHOUT_SWEEP);
+        if self.swept.is_none_or(|(at, took)| at + rest(took) <= now) {
             return from(None);
         }
         match self.next {
@@ -99,7 +104,7 @@ impl Sweep {
         let now = Instant::now();
         self.next = None;
         if start.after.is_none() {
-            self.next_sweep = Some(now + next_sweep(took, SWEEPS_TAKE, LONGEST_WITHOUT_SWEEP));
+            self.swept = Some((now, took));
         }
         let Some(full) = full else {
             if start.ahead {
@@ -262,16 +267,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sweep_takes_a_hundredth_of_the_time_and_comes_in_the_end() {
+    async fn a_sweep_takes_a_part_of_the_time_and_comes_in_the_end() {
         let mut sweep = Sweep::default();
         let start = sweep.start();
         sweep.claimed(start, Duration::from_millis(100), None);
         sweep.mark = Some((1, 0));
-        tokio::time::advance(Duration::from_millis(9_999)).await;
+        tokio::time::advance(Duration::from_millis(1_999)).await;
         assert!(sweep.start().after.is_some());
+        claim(&mut sweep, (7_000_000, 500), LONG_AGO);
+        tokio::time::advance(Duration::from_millis(8_000)).await;
+        assert!(
+            sweep.start().after.is_some(),
+            "while there is more to claim, a hundredth"
+        );
         tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(sweep.start().after, None);
+        sweep.next = None;
+        sweep.swept = Some((Instant::now(), Duration::from_millis(100)));
+        tokio::time::advance(Duration::from_millis(2_000)).await;
         let start = sweep.start();
-        assert_eq!(start.after, None);
+        assert_eq!(start.after, None, "when nothing is left, a twentieth");
         sweep.claimed(start, Duration::from_secs(3_600), None);
         tokio::time::advance(LONGEST_WITHOUT_SWEEP).await;
         assert_eq!(sweep.start().after, None);
