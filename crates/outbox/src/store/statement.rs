@@ -116,7 +116,7 @@ macro_rules! query {
 pub(super) use query;
 
 /// Reads each row as it arrives, straight from the driver's stream. The driver's own way of doing so (`try_map`) puts a second one
-/// around it, through which every event would be moved: a tenth of the time of a read.
+/// around it, through which every event would be moved: 5 % of the processor time of a node that drains.
 pub(super) async fn read_rows<'c, 'q, D: Database, T>(
     connection: impl Executor<'c, Database = D>,
     query: impl Execute<'q, D> + 'q,
