@@ -10,14 +10,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 
 use crate::intercept::Interceptor;
 use crate::listen::{Path, Router};
 use crate::retry::RetryPolicy;
-use crate::settle::Outcome;
+use crate::settle::{Outcome, Outcomes};
 use crate::store::{BadRow, Claimed, Lease, Ownership, Verdict};
 use crate::telemetry::Telemetry;
 
@@ -40,7 +38,7 @@ pub(crate) struct Dispatcher {
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
     pub(crate) retry: Arc<dyn RetryPolicy>,
     pub(crate) retry_by_type: HashMap<String, Arc<dyn RetryPolicy>>,
-    pub(crate) outcomes: mpsc::Sender<Outcome>,
+    pub(crate) outcomes: Outcomes,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) lease: Duration,
     /// Held from before a claim until its rows are admitted: whoever has it knows of every row that is ours.
@@ -171,13 +169,9 @@ impl Dispatcher {
 
     /// Passes an outcome on. Waits while the settler is behind: nothing new is begun then.
     async fn settle(&self, admission: Admission, verdict: Verdict) {
-        // Most of the time there is room, and nothing to wait for.
-        let sent = match self.outcomes.try_send(Outcome { admission, verdict }) {
-            Err(TrySendError::Full(outcome)) => self.outcomes.send(outcome).await.is_ok(),
-            sent => sent.is_ok(),
-        };
-        // The settler outlives all who send to it; if it died, so does the outbox, and leases end by themselves.
-        if !sent {
+        let put = self.outcomes.put(Outcome { admission, verdict }).await;
+        // The settler outlives all who have outcomes; if it died, so does the outbox, and leases end by themselves.
+        if put.is_err() {
             tracing::error!(
                 seq = admission.seq,
                 "an outcome was lost, because the settler has ended; the event will be delivered again"

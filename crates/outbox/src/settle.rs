@@ -1,32 +1,29 @@
 //! Settling: outcomes are gathered and written in batches, one statement per kind. This is where the throughput is.
 
+mod outcomes;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::alarm::Alarm;
-use crate::dispatch::{Admission, Dispatcher, Settling};
+use crate::dispatch::{Dispatcher, Settling};
 use crate::error::Error;
 use crate::failpoint::fail_point;
 use crate::service::{Pulse, in_time};
 use crate::store::{Lease, Ownership, Settlement, Store, Verdict};
 
-/// From so many outcomes on, to be woken for each more costs more than it gives: it is looked for them once in a while.
-const MANY: usize = 64;
-const A_WHILE: Duration = Duration::from_millis(1);
+pub(crate) use outcomes::{Outcome, Outcomes};
 
-/// What became of an event, on its way to its row.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) admission: Admission,
-    pub(crate) verdict: Verdict,
-}
+/// So many outcomes are worth a write, if nothing else is under way that could join them.
+const MANY: usize = 64;
+/// How often that is looked at.
+const A_WHILE: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -47,20 +44,26 @@ impl Default for Config {
 
 /// Gathers outcomes, and has them written.
 pub(crate) struct Settler {
-    pub(crate) gathered: Gathered,
+    pub(crate) config: Config,
     pub(crate) writer: Writer,
+}
+
+impl Drop for Settler {
+    /// Whatever it ends of: who has an outcome is not to wait for it.
+    fn drop(&mut self) {
+        self.outcomes().close();
+    }
 }
 
 impl Settler {
     /// Runs until `soft` is cancelled and every outcome is written; gives up on what is not when `hard` is.
     pub(crate) async fn run(self, soft: CancellationToken, hard: CancellationToken, pulse: Pulse) {
-        let Self { mut gathered, writer } = self;
         let mut writes = FuturesUnordered::new();
         loop {
             pulse.beat();
             match writes.len() {
                 0 => {
-                    if !gathered.some(&soft, &pulse).await {
+                    if !self.some(&soft, &pulse).await {
                         return;
                     }
                 }
@@ -68,52 +71,29 @@ impl Settler {
                 1 => tokio::select! {
                     biased;
                     _ = writes.next() => continue,
-                    () = gathered.a_whole_batch() => {}
+                    () = self.outcomes().at_least(self.config.batch) => {}
                 },
                 _ => {
                     writes.next().await;
                     continue;
                 }
             }
-            writes.push(writer.flush(gathered.take(), &hard, &pulse));
-        }
-    }
-}
-
-/// Outcomes that wait for a write.
-pub(crate) struct Gathered {
-    config: Config,
-    outcomes: mpsc::Receiver<Outcome>,
-    dispatcher: Arc<Dispatcher>,
-    batch: Vec<Outcome>,
-}
-
-impl Gathered {
-    pub(crate) fn new(config: Config, outcomes: mpsc::Receiver<Outcome>, dispatcher: Arc<Dispatcher>) -> Self {
-        Self {
-            config,
-            outcomes,
-            dispatcher,
-            batch: Vec::new(),
+            writes.push(self.writer.flush(self.outcomes().take(), &hard, &pulse));
         }
     }
 
-    fn take(&mut self) -> Vec<Outcome> {
-        std::mem::take(&mut self.batch)
+    fn outcomes(&self) -> &Outcomes {
+        &self.writer.dispatcher.outcomes
     }
 
-    /// Gathers at least one. False: no more will come.
-    async fn some(&mut self, soft: &CancellationToken, pulse: &Pulse) -> bool {
-        while self.batch.is_empty() {
+    /// Returns when there are some. False: no more will come.
+    async fn some(&self, soft: &CancellationToken, pulse: &Pulse) -> bool {
+        loop {
             tokio::select! {
                 biased;
-                taken = self.outcomes.recv_many(&mut self.batch, self.config.batch) => {
-                    if taken == 0 {
-                        return false;
-                    }
-                }
-                // All who send have ended: take what is left.
-                () = soft.cancelled() => self.outcomes.close(),
+                () = self.outcomes().at_least(1) => break,
+                // All who put any have ended.
+                () = soft.cancelled() => return false,
                 () = tokio::time::sleep(Pulse::INTERVAL) => pulse.beat(),
             }
         }
@@ -121,52 +101,30 @@ impl Gathered {
         true
     }
 
-    /// Gathers as many as one write takes. What it has when it is dropped stays.
-    async fn a_whole_batch(&mut self) {
-        let started = Instant::now();
-        self.take_more();
-        while self.batch.len() < self.config.batch {
-            // A write that takes long, because the database is away, will take longer.
-            tokio::time::sleep(A_WHILE.max(started.elapsed() / 8)).await;
-            self.take_more();
-        }
-    }
-
     /// Waits a little for more: few large writes leave the database to those who publish.
-    async fn linger(&mut self) {
+    async fn linger(&self) {
         let until = Instant::now() + self.config.linger;
-        while self.batch.len() < self.config.batch && !self.waits_in_vain() {
-            if self.batch.len() >= MANY {
-                let now = Instant::now();
-                if now >= until {
-                    return;
-                }
-                tokio::time::sleep_until(until.min(now + A_WHILE)).await;
-                self.take_more();
-                continue;
+        loop {
+            let (now, gathered) = (Instant::now(), self.outcomes().len());
+            if now >= until || gathered >= self.config.batch || self.waits_in_vain(gathered) {
+                return;
             }
-            let room = self.config.batch - self.batch.len();
-            match tokio::time::timeout_at(until, self.outcomes.recv_many(&mut self.batch, room)).await {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {}
-            }
+            let (wanted, look_again) = match self.writer.dispatcher.ownership {
+                _ if gathered >= MANY => (self.config.batch, until.min(now + A_WHILE)),
+                Ownership::Keys => (gathered + 1, until),
+                Ownership::Rows | Ownership::Lanes => (MANY.min(self.config.batch), until),
+            };
+            // Whichever comes first.
+            let _ = tokio::time::timeout_at(look_again, self.outcomes().at_least(wanted)).await;
         }
     }
 
     /// Nothing else is under way. In order, the next event of a key may wait for the outcome of the one before, so nothing more
     /// comes until it is written. Elsewhere somebody may publish at any moment; but what has gathered is worth a write.
-    fn waits_in_vain(&self) -> bool {
-        let enough = self.dispatcher.ownership == Ownership::Keys || self.batch.len() >= MANY;
-        enough && self.dispatcher.under_way() <= self.batch.len()
-    }
-
-    /// Takes what is there already, as far as there is room.
-    fn take_more(&mut self) {
-        while self.batch.len() < self.config.batch
-            && let Ok(outcome) = self.outcomes.try_recv()
-        {
-            self.batch.push(outcome);
-        }
+    fn waits_in_vain(&self, gathered: usize) -> bool {
+        let dispatcher = &self.writer.dispatcher;
+        let enough = dispatcher.ownership == Ownership::Keys || gathered >= MANY;
+        enough && dispatcher.under_way() <= gathered
     }
 }
 

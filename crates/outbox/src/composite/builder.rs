@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use tokio::sync::mpsc;
 
 use super::Outbox;
 use super::writer_builder::{WriterParts, writer_options};
@@ -29,7 +28,7 @@ use crate::poll::{self, Poller, Reader};
 use crate::purge::{PurgePolicy, Purger};
 use crate::retry::{Exponential, RetryPolicy};
 use crate::service::{Services, in_time};
-use crate::settle::{self, Gathered, Settler};
+use crate::settle::{self, Outcomes, Settler};
 use crate::store::{Ownership, Verdict};
 use crate::table::TableName;
 use crate::telemetry::Telemetry;
@@ -328,8 +327,6 @@ impl<D: Backend, O> Builder<D, O> {
             ),
             None => node::name(),
         };
-        // Room for one batch, while two more are being gathered and written: so much comes again, at the most, after a crash.
-        let (outcomes, settled) = mpsc::channel(self.settle.batch);
         let dispatcher = Arc::new(Dispatcher {
             // The first of every line must find room beside events that have no order.
             queues: Queues::new(
@@ -348,7 +345,8 @@ impl<D: Backend, O> Builder<D, O> {
             interceptors: self.interceptors,
             retry: self.retry,
             retry_by_type: self.retry_by_type,
-            outcomes,
+            // Room for one batch, while two more are being written: so much comes again, at the most, after a crash.
+            outcomes: Outcomes::new(self.settle.batch),
             telemetry: Arc::clone(&telemetry),
             lease: self.lease,
             claiming: tokio::sync::Mutex::default(),
@@ -364,7 +362,7 @@ impl<D: Backend, O> Builder<D, O> {
         let alarm = Arc::new(Alarm::default());
         let minute = Duration::from_secs(60);
         let settler = Settler {
-            gathered: Gathered::new(self.settle, settled, Arc::clone(&dispatcher)),
+            config: self.settle,
             writer: settle::Writer {
                 owner: owner.clone(),
                 store: Arc::clone(&store),
