@@ -113,6 +113,12 @@ impl Alarm {
         std::mem::take(&mut self.state().rung)
     }
 
+    /// Whether something is to be looked up by now.
+    pub(crate) fn has_to_look_up(&self) -> bool {
+        let now = Instant::now();
+        self.state().unconfirmed.iter().any(|one| one.not_before <= now)
+    }
+
     /// Up to `limit` that are to be looked up by now.
     pub(crate) fn take_unconfirmed(&self, limit: usize) -> Vec<Unconfirmed> {
         let mut state = self.state();

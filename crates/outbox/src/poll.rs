@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::alarm::{Alarm, Unconfirmed};
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Admission, Dispatcher};
 use crate::error::Error;
 use crate::service::{Pulse, in_time};
-use crate::store::{Lease, Store};
+use crate::store::{Claimed, Lease, Store};
 
 /// Transactions commit later than they write: a mark, where most reads start, stays this far behind the present.
 const SLACK: Duration = Duration::from_millis(200);
@@ -58,6 +58,8 @@ pub(crate) struct Poller {
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) reader: Reader,
+    /// What was read and is not queued yet.
+    pub(crate) ahead: Option<Batch>,
 }
 
 /// How rows are read, and by what right.
@@ -70,13 +72,28 @@ pub(crate) enum Reader {
     Order(order::OrderReader),
 }
 
-/// What a step of reading came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
-    /// How many rows are now on their way to a listener.
-    pub(crate) found: usize,
+/// What was read. Its rows are in flight already, and must be queued whatever fails meanwhile, or nobody would deliver them.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// On their way to the queue.
+    pub(crate) rows: Vec<(Admission, Claimed)>,
+    /// How many others stand in line already.
+    pub(crate) in_line: usize,
+    /// Leases of others that have ended: to be taken from them.
+    pub(crate) ended: Vec<Lease>,
     /// There may be more.
     pub(crate) more: bool,
+}
+
+impl Batch {
+    /// So many rows, which are where they should be.
+    fn in_line(in_line: usize, more: bool) -> Self {
+        Self {
+            in_line,
+            more,
+            ..Self::default()
+        }
+    }
 }
 
 impl Reader {
@@ -122,7 +139,8 @@ impl Reader {
         }
     }
 
-    async fn read(&mut self, limit: usize) -> Result<Step, Error> {
+    /// Reads up to `limit` rows.
+    async fn read(&mut self, limit: usize) -> Result<Batch, Error> {
         match self {
             Self::Claims(reader) => reader.read(limit).await,
             Self::Lanes(reader) => reader.read(limit).await,
@@ -193,43 +211,77 @@ impl Poller {
     }
 
     /// Reads until there is nothing left, or no room. Returns how many rows it took.
+    ///
+    /// The next batch is asked for before the last one is queued: the database works on it while the listeners do.
     pub(crate) async fn run_once(&mut self, soft: &CancellationToken, pulse: &Pulse) -> Result<usize, Error> {
         if self.alarm.pop_due() {
             self.reader.something_is_due();
         }
         let mut found = 0;
-        while !soft.is_cancelled() {
-            let mut room = self.reader.room(&self.dispatcher);
-            if room < self.reader.least_room(self.config.batch, &self.dispatcher) {
-                // Waiting for slow listeners is no fault of the poller's.
-                pulse.beat();
-                let patience = match self.reader.makes_do_with(room) {
-                    true => self.config.min_interval,
-                    false => Pulse::INTERVAL,
-                };
-                tokio::select! {
-                    () = self.reader.half_empty(&self.dispatcher) => continue,
-                    () = tokio::time::sleep(patience) => {}
-                    () = soft.cancelled() => break,
+        loop {
+            let batch = match self.ahead.take() {
+                Some(batch) => batch,
+                None if soft.is_cancelled() => break,
+                None => {
+                    let Some(room) = self.room(soft, pulse).await else {
+                        continue;
+                    };
+                    let looked_up = self.look_up(room).await?;
+                    found += looked_up;
+                    let room = room.saturating_sub(looked_up);
+                    if room == 0 {
+                        continue;
+                    }
+                    self.reader.read(self.config.batch.min(room)).await?
                 }
-                room = self.reader.room(&self.dispatcher);
-                if !self.reader.makes_do_with(room) {
-                    continue;
+            };
+            pulse.beat();
+            let more = batch.more;
+            let ahead = self.room_ahead(&batch).filter(|_| !soft.is_cancelled());
+            let queue = queue(&*self.store, &self.dispatcher, &self.alarm, batch);
+            found += match ahead {
+                None => queue.await?,
+                Some(limit) => {
+                    let (ahead, queued) = tokio::join!(self.reader.read(limit), queue);
+                    self.ahead = Some(ahead?);
+                    queued?
                 }
-            }
-            let looked_up = self.look_up(room).await?;
-            found += looked_up;
-            let room = room.saturating_sub(looked_up);
-            if room == 0 {
-                continue;
-            }
-            let step = self.reader.read(self.config.batch.min(room)).await?;
-            found += step.found;
-            if !step.more {
+            };
+            if !more {
                 break;
             }
         }
         Ok(found)
+    }
+
+    /// How many rows there is room for. Waits a little where it is not worth reading; `None`: look again.
+    async fn room(&self, soft: &CancellationToken, pulse: &Pulse) -> Option<usize> {
+        let room = self.reader.room(&self.dispatcher);
+        if room >= self.reader.least_room(self.config.batch, &self.dispatcher) {
+            return Some(room);
+        }
+        // Waiting for slow listeners is no fault of the poller's.
+        pulse.beat();
+        let patience = match self.reader.makes_do_with(room) {
+            true => self.config.min_interval,
+            false => Pulse::INTERVAL,
+        };
+        tokio::select! {
+            () = self.reader.half_empty(&self.dispatcher) => None,
+            () = soft.cancelled() => None,
+            () = tokio::time::sleep(patience) => {
+                let room = self.reader.room(&self.dispatcher);
+                self.reader.makes_do_with(room).then_some(room)
+            }
+        }
+    }
+
+    /// How many rows may be read while this batch is being queued. `None`: there is no more, no room, or something else to do
+    /// first.
+    fn room_ahead(&self, batch: &Batch) -> Option<usize> {
+        let room = self.reader.room(&self.dispatcher).saturating_sub(batch.rows.len());
+        let worth_it = room >= self.reader.least_room(self.config.batch, &self.dispatcher);
+        (batch.more && worth_it && !self.alarm.has_to_look_up()).then(|| self.config.batch.min(room))
     }
 
     /// Rows that were written here and whose hand-over was missed.
@@ -265,4 +317,40 @@ impl Poller {
         self.alarm.not_found(missing.into_values());
         Ok(found)
     }
+}
+
+/// Queues what was read. Returns how many rows are on their way to a listener.
+async fn queue(store: &dyn Store, dispatcher: &Dispatcher, alarm: &Alarm, batch: Batch) -> Result<usize, Error> {
+    // What is being asked of the database meanwhile is to be on its way before the workers are woken.
+    tokio::task::yield_now().await;
+    let found = batch.rows.len() + batch.in_line;
+    let leases: Vec<Lease> = batch.rows.iter().map(|(_, row)| row.lease).collect();
+    let no_room = dispatcher.enqueue_cold(batch.rows).await;
+    // Only a shutdown closes a queue that had room.
+    if !no_room.is_empty() {
+        let no_room_for = |lease: &Lease| no_room.iter().any(|one| one.seq == lease.seq);
+        let given_back: Vec<Lease> = leases.into_iter().filter(no_room_for).collect();
+        in_time("releasing leases", store.release(&given_back)).await?;
+    }
+    release_ended(store, dispatcher, alarm, batch.ended).await?;
+    Ok(found - no_room.len())
+}
+
+/// Takes rows from whoever had them when their lease ended: from then on that node can no longer settle them, and they are
+/// read like all others.
+async fn release_ended(
+    store: &dyn Store,
+    dispatcher: &Dispatcher,
+    alarm: &Alarm,
+    mut ended: Vec<Lease>,
+) -> Result<(), Error> {
+    // What is ours, and was not renewed in time, is being delivered all the same.
+    ended.retain(|lease| !dispatcher.in_flight.knows(lease.seq));
+    if ended.is_empty() {
+        return Ok(());
+    }
+    let released = in_time("releasing leases", store.release(&ended)).await?;
+    dispatcher.telemetry.recovered.increment(released);
+    alarm.ring_after(Duration::ZERO);
+    Ok(())
 }

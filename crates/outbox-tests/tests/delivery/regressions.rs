@@ -1,5 +1,6 @@
 //! What a hostile reviewer found, so that nobody finds it again.
 
+mod ahead;
 mod alarms;
 mod counters;
 mod ends;

@@ -440,6 +440,7 @@ impl<D: Backend, O> Builder<D, O> {
                 dispatcher,
                 alarm: Arc::clone(&alarm),
                 reader,
+                ahead: None,
             };
             services.start("poller", patience, |pulse| poller.run(stops.intake.clone(), pulse));
             let wakener = Wakener { store, alarm };

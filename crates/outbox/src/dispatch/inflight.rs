@@ -83,6 +83,20 @@ enum Stage {
     Settling,
 }
 
+impl Held {
+    fn queued(number: u64, token: i64, right: Right, since: Instant) -> Self {
+        Self {
+            number,
+            token,
+            right,
+            since,
+            stage: Stage::Queued,
+            next: None,
+            lost: false,
+        }
+    }
+}
+
 impl State {
     fn settle(&mut self, admission: Admission) -> Option<Settling> {
         let held = self
@@ -99,51 +113,12 @@ impl State {
         })
     }
 
-    fn admit_from_lane(&mut self, lease: Lease, lane: u8, now: Instant) -> Option<Admission> {
-        let settled = self.settled_meanwhile.as_ref();
-        if settled.is_some_and(|settled| settled.contains(&lease.seq)) || !self.lanes.open.contains(lane) {
-            return None;
-        }
+    fn admit(&mut self, lease: Lease, deadline: Instant, now: Instant) -> Option<Admission> {
         self.admissions += 1;
         let number = self.admissions;
-        let Entry::Vacant(vacant) = self.held.entry(lease.seq) else {
-            return None;
-        };
-        vacant.insert(Held {
-            number,
-            token: lease.token,
-            right: Right::Lane(lane),
-            since: now,
-            stage: Stage::Queued,
-            next: None,
-            lost: false,
-        });
-        Some(Admission { seq: lease.seq, number })
-    }
-}
-
-impl InFlight {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes an event in. `None` if it is here already: then a newer lease on it replaces the older one, so that the
-    /// delivery under way can still be settled.
-    pub(crate) fn admit(&self, lease: Lease, deadline: Instant) -> Option<Admission> {
-        let mut state = self.state();
-        state.admissions += 1;
-        let number = state.admissions;
-        match state.held.entry(lease.seq) {
+        match self.held.entry(lease.seq) {
             Entry::Vacant(vacant) => {
-                vacant.insert(Held {
-                    number,
-                    token: lease.token,
-                    right: Right::Lease(deadline),
-                    since: Instant::now(),
-                    stage: Stage::Queued,
-                    next: None,
-                    lost: false,
-                });
+                vacant.insert(Held::queued(number, lease.token, Right::Lease(deadline), now));
                 Some(Admission { seq: lease.seq, number })
             }
             Entry::Occupied(mut held) => {
@@ -160,6 +135,39 @@ impl InFlight {
                 None
             }
         }
+    }
+
+    fn admit_from_lane(&mut self, lease: Lease, lane: u8, now: Instant) -> Option<Admission> {
+        let settled = self.settled_meanwhile.as_ref();
+        if settled.is_some_and(|settled| settled.contains(&lease.seq)) || !self.lanes.open.contains(lane) {
+            return None;
+        }
+        self.admissions += 1;
+        let number = self.admissions;
+        let Entry::Vacant(vacant) = self.held.entry(lease.seq) else {
+            return None;
+        };
+        vacant.insert(Held::queued(number, lease.token, Right::Lane(lane), now));
+        Some(Admission { seq: lease.seq, number })
+    }
+}
+
+impl InFlight {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an event in. `None` if it is here already: then a newer lease on it replaces the older one, so that the
+    /// delivery under way can still be settled.
+    pub(crate) fn admit(&self, lease: Lease, deadline: Instant) -> Option<Admission> {
+        self.state().admit(lease, deadline, Instant::now())
+    }
+
+    /// The same, of many.
+    pub(crate) fn admit_all(&self, leases: impl Iterator<Item = Lease>, deadline: Instant) -> Vec<Option<Admission>> {
+        let now = Instant::now();
+        let mut state = self.state();
+        leases.map(|lease| state.admit(lease, deadline, now)).collect()
     }
 
     /// Begins a delivery, unless the event is no longer ours, or its lease ends within `margin`: then it is let go, to be

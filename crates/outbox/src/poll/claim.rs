@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{SLACK, Step, next_sweep};
+use super::{Batch, SLACK, next_sweep};
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::service::in_time;
-use crate::store::{Claim, Lease, Store};
+use crate::store::{Claim, Store};
 
 /// A sweep from the very start comes at the latest after this long: what a dead node has left is found by it, and what was
 /// committed late.
@@ -156,7 +156,7 @@ fn ahead_of_others(after: Place, full: Full, batches: i64) -> Option<Place> {
 
 impl Claims {
     /// Claims up to `limit` rows.
-    pub(super) async fn read(&mut self, limit: usize) -> Result<Step, Error> {
+    pub(super) async fn read(&mut self, limit: usize) -> Result<Batch, Error> {
         let start = self.sweep.start();
         let lease = self.dispatcher.lease;
         let claim = Claim {
@@ -176,26 +176,18 @@ impl Claims {
             lag: last.lag,
         });
         let more = self.sweep.claimed(start, started.elapsed(), full);
-        let found = rows.len();
         let recovered = rows.iter().filter(|row| row.recovered).count();
         self.dispatcher.telemetry.recovered.increment(recovered as u64);
-        let admitted: Vec<_> = rows
-            .into_iter()
-            .filter_map(|row| Some((self.dispatcher.in_flight.admit(row.lease, started + lease)?, row)))
-            .collect();
-        // Not while queueing, which may wait for the settler, which may wait for this.
+        let leases = rows.iter().map(|row| row.lease);
+        let admissions = self.dispatcher.in_flight.admit_all(leases, started + lease);
         drop(claiming);
-        let leases: Vec<Lease> = admitted.iter().map(|(_, row)| row.lease).collect();
-        let no_room = self.dispatcher.enqueue_cold(admitted).await;
-        // Only a shutdown closes a queue that had room.
-        if !no_room.is_empty() {
-            let leases = leases.into_iter();
-            let leases: Vec<Lease> = leases
-                .filter(|lease| no_room.iter().any(|one| one.seq == lease.seq))
-                .collect();
-            in_time("releasing leases", self.store.release(&leases)).await?;
-        }
-        Ok(Step { found, more })
+        let rows = admissions.into_iter().zip(rows);
+        let rows = rows.filter_map(|(admission, row)| Some((admission?, row))).collect();
+        Ok(Batch {
+            rows,
+            more,
+            ..Batch::default()
+        })
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{SLACK, Step, next_sweep};
+use super::{Batch, SLACK, next_sweep};
 use crate::alarm::Alarm;
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::service::in_time;
-use crate::store::{LaneRead, LaneRow, Lease, Store, Wanted};
+use crate::store::{LaneRead, Store, Wanted};
 
 /// A sweep from the very start comes at the latest after this long: what is to be tried again is found by it.
 const LONGEST_WITHOUT_SWEEP: Duration = Duration::from_secs(5);
@@ -95,7 +95,7 @@ impl LaneReader {
     }
 
     /// Reads up to `limit` rows.
-    pub(super) async fn read(&mut self, limit: usize) -> Result<Step, Error> {
+    pub(super) async fn read(&mut self, limit: usize) -> Result<Batch, Error> {
         let lanes = self.dispatcher.in_flight.lanes();
         if lanes.gains != self.gains {
             // What is pending in a new lane may be as old as anything.
@@ -123,15 +123,21 @@ impl LaneReader {
         let rows = found?.rows;
         if self.dispatcher.in_flight.lanes().gains != self.gains {
             // A lane may have been somebody else's while it was being read.
-            return Ok(Step { found: 0, more: true });
+            return Ok(Batch::in_line(0, true));
         }
         let more = rows.len() == limit;
         if let Some(last) = rows.last() {
             pass.after = last.row.lease.seq;
             self.mark.read(last.row.lease.seq, last.row.lag);
         }
-        let found = self.take_in(rows).await?;
+        let ended = rows.iter().filter(|row| row.row.recovered).map(|row| row.row.lease);
+        let ended = ended.collect();
+        let admissions = self.dispatcher.in_flight.admit_from_lanes(&rows);
         self.dispatcher.in_flight.end_read();
+        let rows = rows.into_iter().zip(admissions);
+        let rows = rows
+            .filter_map(|(row, admission)| Some((admission?, row.row)))
+            .collect();
         if more {
             self.pass = Some(pass);
         } else {
@@ -142,40 +148,11 @@ impl LaneReader {
                 self.alarm.ring_after(next.saturating_duration_since(Instant::now()));
             }
         }
-        Ok(Step { found, more })
+        Ok(Batch {
+            rows,
+            ended,
+            more,
+            ..Batch::default()
+        })
     }
-
-    async fn take_in(&self, rows: Vec<LaneRow>) -> Result<usize, Error> {
-        let ended = rows.iter().filter(|row| row.row.recovered).map(|row| row.row.lease);
-        let ended: Vec<Lease> = ended.collect();
-        let admissions = self.dispatcher.in_flight.admit_from_lanes(&rows);
-        let admitted = rows.into_iter().zip(admissions);
-        let admitted: Vec<_> = admitted
-            .filter_map(|(row, admission)| Some((admission?, row.row)))
-            .collect();
-        let found = admitted.len();
-        // What there is no room for is still in the table.
-        let no_room = self.dispatcher.enqueue_cold(admitted).await.len();
-        release_ended(&*self.store, &self.dispatcher, &self.alarm, ended).await?;
-        Ok(found - no_room)
-    }
-}
-
-/// Takes rows from whoever had them when their lease ended: from then on that node can no longer settle them, and they are
-/// read like all others.
-pub(super) async fn release_ended(
-    store: &dyn Store,
-    dispatcher: &Dispatcher,
-    alarm: &Alarm,
-    mut ended: Vec<Lease>,
-) -> Result<(), Error> {
-    // What is ours, and was not renewed in time, is being delivered all the same.
-    ended.retain(|lease| !dispatcher.in_flight.knows(lease.seq));
-    if ended.is_empty() {
-        return Ok(());
-    }
-    let released = in_time("releasing leases", store.release(&ended)).await?;
-    dispatcher.telemetry.recovered.increment(released);
-    alarm.ring_after(Duration::ZERO);
-    Ok(())
 }

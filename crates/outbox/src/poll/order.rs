@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Step;
 use super::floor::Floor;
-use super::lane::release_ended;
+use super::{Batch, release_ended};
 use crate::alarm::Alarm;
 use crate::dispatch::{Dispatcher, Job, Standing, key};
 use crate::error::Error;
@@ -72,7 +71,7 @@ impl OrderReader {
     }
 
     /// Reads up to `limit` rows.
-    pub(super) async fn read(&mut self, limit: usize) -> Result<Step, Error> {
+    pub(super) async fn read(&mut self, limit: usize) -> Result<Batch, Error> {
         let step = self.step(limit).await;
         if step.is_err() {
             // The server that answers next may be another one.
@@ -81,7 +80,7 @@ impl OrderReader {
         step
     }
 
-    async fn step(&mut self, limit: usize) -> Result<Step, Error> {
+    async fn step(&mut self, limit: usize) -> Result<Batch, Error> {
         let lanes = self.dispatcher.in_flight.lanes();
         if std::mem::replace(&mut self.gains, lanes.gains) != lanes.gains {
             // What is pending in a new lane may be as old as anything. The bound serves lines that are there.
@@ -110,7 +109,7 @@ impl OrderReader {
         };
         let asked = Instant::now();
         let Some(rows) = self.rows(pass.lanes, pass.after, limit, wanted).await? else {
-            return Ok(Step { found: fed, more: true });
+            return Ok(Batch::in_line(fed, true));
         };
         if sweeps {
             let first = rows.rows.first().map(|first| first.row.lease.seq);
@@ -129,10 +128,7 @@ impl OrderReader {
             pass.after = last;
             self.pass = Some(pass);
         }
-        Ok(Step {
-            found: found + fed,
-            more,
-        })
+        Ok(Batch::in_line(found + fed, more))
     }
 
     /// Reads more of the keys that run short.

@@ -208,7 +208,9 @@ mod tests {
             if round % 3 == 0 {
                 let _ = timeout(Duration::ZERO, outcomes.at_least(wanted)).await;
             } else {
-                timeout(SOON, outcomes.at_least(wanted)).await.expect("they wait for each other");
+                timeout(SOON, outcomes.at_least(wanted))
+                    .await
+                    .expect("they wait for each other");
             }
             taken.extend(seqs(&outcomes.take()));
         }

@@ -23,6 +23,8 @@ pub(super) enum Fault {
     /// Nothing can be written about an event until its lease has ended and it is claimed again; and the claim is answered
     /// long after it has happened.
     Outage,
+    /// The first release of leases fails.
+    ReleaseFailsOnce,
 }
 
 #[derive(Clone, Debug)]
@@ -31,6 +33,7 @@ pub(super) struct Pool {
     fault: Fault,
     settlements: Arc<AtomicUsize>,
     claimed: Arc<AtomicBool>,
+    released: Arc<AtomicBool>,
 }
 
 impl Pool {
@@ -40,6 +43,7 @@ impl Pool {
             fault,
             settlements: Arc::default(),
             claimed: Arc::default(),
+            released: Arc::default(),
         }
     }
 }
@@ -157,7 +161,9 @@ impl Store for SlowStore {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 settled
             }
-            Fault::PanicOnce | Fault::LostAnswerOnce | Fault::Outage => self.0.settle(owner, by, settlements).await,
+            Fault::PanicOnce | Fault::LostAnswerOnce | Fault::Outage | Fault::ReleaseFailsOnce => {
+                self.0.settle(owner, by, settlements).await
+            }
         }
     }
 
@@ -169,7 +175,11 @@ impl Store for SlowStore {
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<u64, Error> {
-        self.0.release(leases).await
+        let first = !self.1.released.swap(true, Ordering::SeqCst);
+        match self.1.fault {
+            Fault::ReleaseFailsOnce if first => Err(lost_connection()),
+            _ => self.0.release(leases).await,
+        }
     }
 
     async fn release_all(&self) -> Result<u64, Error> {
