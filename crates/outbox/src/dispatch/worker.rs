@@ -54,8 +54,8 @@ impl Dispatcher {
                 }
             }
             // A worker that never has to wait must still let others run, and the runtime look at what the database has sent.
-            turns += 1;
-            if turns % TURNS == 0 {
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(TURNS) {
                 tokio::task::yield_now().await;
             }
         }
