@@ -23,6 +23,8 @@ pub(crate) struct Task<'a> {
     pub(crate) variant: Variant,
     pub(crate) workers: usize,
     pub(crate) batch: usize,
+    /// Whether a node is told that there are no others.
+    pub(crate) alone: bool,
     /// Whether each delivery is told of.
     pub(crate) hear: bool,
 }
@@ -49,7 +51,7 @@ impl Crew {
             delivered: vec![0; nodes],
         };
         for number in 0..nodes {
-            let mut node = task.command(nodes == 1)?.spawn()?;
+            let mut node = task.command()?.spawn()?;
             crew.orders.extend(node.stdin.take());
             if let Some(output) = node.stdout.take() {
                 let sender = sender.clone();
@@ -151,7 +153,7 @@ impl Crew {
 }
 
 impl Task<'_> {
-    fn command(&self, alone: bool) -> Result<Command, Failure> {
+    fn command(&self) -> Result<Command, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("bench-node")
@@ -173,7 +175,7 @@ impl Task<'_> {
             .kill_on_drop(true);
         let flags = [
             ("--delete", self.variant.delete),
-            ("--alone", alone),
+            ("--alone", self.alone),
             ("--hear", self.hear),
         ];
         command.args(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| flag));

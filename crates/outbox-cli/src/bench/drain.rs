@@ -59,7 +59,7 @@ async fn beside_loops_by_hand<D: BareDatabase>(
         for ((variant, rates), peak) in turns {
             rates.limit.push(by_hand(stand, scenario, *variant, load).await?);
             let backlog = Backlog::on_empty(stand, scenario, load).await?;
-            let drained = backlog.drain(stand, *variant, 1).await?;
+            let drained = backlog.drain(stand, *variant).await?;
             rates.framework.push(drained.rate);
             *peak = drained.peak_kilobytes.max(*peak);
         }
@@ -156,12 +156,31 @@ impl<'a> Backlog<'a> {
         })
     }
 
-    /// Drains it with the framework, on so many nodes, each a process of its own.
+    /// Drains it with the framework, on one node that is told that there is no other: a process of its own.
     pub(crate) async fn drain<D: BareDatabase>(
         &self,
         stand: &mut Stand<'a, D>,
         variant: Variant,
+    ) -> Result<Drained, Failure> {
+        self.drain_by(stand, variant, 1, true).await
+    }
+
+    /// The same on so many nodes, each of which must expect others.
+    pub(crate) async fn drain_among<D: BareDatabase>(
+        &self,
+        stand: &mut Stand<'a, D>,
+        variant: Variant,
         nodes: usize,
+    ) -> Result<Drained, Failure> {
+        self.drain_by(stand, variant, nodes, false).await
+    }
+
+    async fn drain_by<D: BareDatabase>(
+        &self,
+        stand: &mut Stand<'a, D>,
+        variant: Variant,
+        nodes: usize,
+        alone: bool,
     ) -> Result<Drained, Failure> {
         let task = Task {
             place: stand.place,
@@ -169,6 +188,7 @@ impl<'a> Backlog<'a> {
             variant,
             workers: stand.settings.workers,
             batch: stand.settings.batch,
+            alone,
             hear: false,
         };
         let mut crew = Crew::start(&task, nodes).await?;

@@ -201,6 +201,7 @@ async fn by_notification<D: BareDatabase>(stand: &mut Stand<'_, D>, events: u64)
         variant: Variant::LANES,
         workers: stand.settings.workers,
         batch: stand.settings.batch,
+        alone: true,
         hear: true,
     };
     let mut crew = Crew::start(&task, 1).await?;
