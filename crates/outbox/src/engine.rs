@@ -99,7 +99,9 @@ impl Engine {
             let soon = Instant::now() + Duration::from_secs(1);
             self.condition(soon, || !self.services.is_running("workers")).await;
             // What it is just claiming it gives back, once it has heard of it.
-            self.condition(soon, || !self.services.is_running("poller")).await;
+            let claimed_until = (started + self.drain_timeout).max(Instant::now() + Duration::from_secs(1));
+            self.condition(claimed_until, || !self.services.is_running("poller"))
+                .await;
             self.stops.settler.cancel();
             let settled_until = (started + self.drain_timeout).max(Instant::now() + Duration::from_millis(200));
             report.drained &= self

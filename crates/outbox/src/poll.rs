@@ -172,7 +172,11 @@ impl Poller {
                     self.dispatcher.telemetry.poll_errors.increment(1);
                     failing = true;
                     tracing::error!(%error, "polling failed");
-                    rest = (rest * 2).min(self.config.interval);
+                    rest = match self.ahead {
+                        // It is ours already, and waits for nothing.
+                        Some(_) => self.config.min_interval,
+                        None => (rest * 2).min(self.config.interval),
+                    };
                 }
             }
             if self.rest(rest, &soft).await.is_break() {
@@ -330,10 +334,22 @@ async fn queue(store: &dyn Store, dispatcher: &Dispatcher, alarm: &Alarm, batch:
     if !no_room.is_empty() {
         let no_room_for = |lease: &Lease| no_room.iter().any(|one| one.seq == lease.seq);
         let given_back: Vec<Lease> = leases.into_iter().filter(no_room_for).collect();
-        in_time("releasing leases", store.release(&given_back)).await?;
+        if let Err(error) = give_back(store, &given_back).await {
+            // The shutdown tries once more.
+            let now = Instant::now();
+            alarm.look_up(given_back.into_iter().map(|lease| (lease, now)));
+            return Err(error);
+        }
     }
     release_ended(store, dispatcher, alarm, batch.ended).await?;
     Ok(found - no_room.len())
+}
+
+async fn give_back(store: &dyn Store, leases: &[Lease]) -> Result<(), Error> {
+    if in_time("releasing leases", store.release(leases)).await? > 0 {
+        in_time("notifying", store.notify()).await?;
+    }
+    Ok(())
 }
 
 /// Takes rows from whoever had them when their lease ended: from then on that node can no longer settle them, and they are

@@ -92,8 +92,11 @@ impl Settler {
             tokio::select! {
                 biased;
                 () = self.outcomes().at_least(1) => break,
-                // All who put any have ended.
-                () = soft.cancelled() => return false,
+                // All who put any have ended, but for a listener that blocks its thread.
+                () = soft.cancelled() => {
+                    self.outcomes().close();
+                    return self.outcomes().len() > 0;
+                }
                 () = tokio::time::sleep(Pulse::INTERVAL) => pulse.beat(),
             }
         }
