@@ -12,15 +12,16 @@ pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
 }
 
-/// Outcomes that wait to be written: as many as one write takes. Workers wait when there are more; the settler is woken when
-/// there are as many as it wants, and not for each.
+/// Outcomes that wait to be written: as many as two writes take, so that workers go on while one is waited for. Then they wait;
+/// the settler is woken when there are as many as it wants, and not for each.
 #[derive(Debug)]
 pub(crate) struct Outcomes {
     state: Mutex<State>,
-    capacity: usize,
+    /// The most that one write takes.
+    batch: usize,
     /// There are as many as the settler wants.
     enough: Notify,
-    /// All were taken, or no more are.
+    /// Some were taken, or no more are.
     room: Notify,
 }
 
@@ -32,14 +33,14 @@ struct State {
 }
 
 impl Outcomes {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(batch: usize) -> Self {
         Self {
             state: Mutex::new(State {
                 waiting: Vec::new(),
                 wanted: 1,
                 closed: false,
             }),
-            capacity,
+            batch,
             enough: Notify::new(),
             room: Notify::new(),
         }
@@ -74,7 +75,7 @@ impl Outcomes {
         if state.closed {
             return Err(outcome);
         }
-        if state.waiting.len() >= self.capacity {
+        if state.waiting.len() >= self.capacity() {
             return Ok(Err(outcome));
         }
         state.waiting.push(outcome);
@@ -84,6 +85,10 @@ impl Outcomes {
             self.enough.notify_one();
         }
         Ok(Ok(()))
+    }
+
+    fn capacity(&self) -> usize {
+        2 * self.batch
     }
 
     pub(super) fn len(&self) -> usize {
@@ -104,10 +109,14 @@ impl Outcomes {
         }
     }
 
-    /// All that there are.
+    /// As many as one write takes, in the order they came.
     pub(super) fn take(&self) -> Vec<Outcome> {
-        let taken = std::mem::take(&mut self.state().waiting);
-        if taken.len() >= self.capacity {
+        let mut state = self.state();
+        let waiting = state.waiting.len();
+        let rest = state.waiting.split_off(waiting.min(self.batch));
+        let taken = std::mem::replace(&mut state.waiting, rest);
+        drop(state);
+        if waiting >= self.capacity() {
             self.room.notify_waiters();
         }
         taken
@@ -147,41 +156,46 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn they_come_in_the_order_they_were_put() {
+    async fn they_come_in_the_order_they_were_put_and_as_many_as_one_write_takes() {
         let outcomes = Outcomes::new(3);
-        for seq in 1..=3 {
+        for seq in 1..=5 {
             outcomes.put(outcome(seq)).await.unwrap();
         }
         outcomes.at_least(3).await;
         assert_eq!(seqs(&outcomes.take()), [1, 2, 3]);
+        assert_eq!(seqs(&outcomes.take()), [4, 5]);
         assert!(outcomes.take().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_finds_no_room_waits_until_all_are_taken() {
+    async fn whoever_finds_no_room_waits_until_some_are_taken() {
         let outcomes = Outcomes::new(1);
         outcomes.put(outcome(1)).await.unwrap();
-        let mut second = std::pin::pin!(outcomes.put(outcome(2)));
-        assert!(timeout(SOON, second.as_mut()).await.is_err());
+        outcomes.put(outcome(2)).await.unwrap();
+        let mut third = std::pin::pin!(outcomes.put(outcome(3)));
+        assert!(timeout(SOON, third.as_mut()).await.is_err());
         assert_eq!(seqs(&outcomes.take()), [1]);
-        timeout(SOON, second).await.unwrap().unwrap();
+        timeout(SOON, third).await.unwrap().unwrap();
         assert_eq!(seqs(&outcomes.take()), [2]);
+        assert_eq!(seqs(&outcomes.take()), [3]);
     }
 
     #[tokio::test]
     async fn none_is_taken_after_the_end() {
         let outcomes = Arc::new(Outcomes::new(1));
         outcomes.put(outcome(1)).await.unwrap();
+        outcomes.put(outcome(2)).await.unwrap();
         let waiting = {
             let outcomes = Arc::clone(&outcomes);
-            tokio::spawn(async move { outcomes.put(outcome(2)).await })
+            tokio::spawn(async move { outcomes.put(outcome(3)).await })
         };
         tokio::task::yield_now().await;
         outcomes.close();
         let given_back = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
-        assert_eq!(given_back.admission.seq, 2);
-        assert!(outcomes.put(outcome(3)).await.is_err());
+        assert_eq!(given_back.admission.seq, 3);
+        assert!(outcomes.put(outcome(4)).await.is_err());
         assert_eq!(seqs(&outcomes.take()), [1], "but what was there before");
+        assert_eq!(seqs(&outcomes.take()), [2]);
     }
 
     /// A settler that wants ever other numbers, and stops waiting for them, against workers that find it full.

@@ -93,6 +93,45 @@ pub(super) fn one_token(leases: &[Lease]) -> Option<i64> {
     leases.iter().all(|lease| lease.token == *token).then_some(*token)
 }
 
+/// Rows of one token that lie close together: a database reads from the first to the last, and looks none of them up.
+#[cfg(feature = "postgres")]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub(super) first: i64,
+    pub(super) last: i64,
+    /// A bit for each number from the first to the last, from the lowest bit of the first byte on: whether it is one of them.
+    pub(super) bits: Vec<u8>,
+    pub(super) token: i64,
+}
+
+#[cfg(feature = "postgres")]
+impl Stretch {
+    /// One row in so many, at the least: more would be read in vain than it takes to look each up. Where nodes share the
+    /// lanes, a batch of one of them is as sparse as they are many.
+    const SPARSEST: i64 = 8;
+
+    pub(super) fn of(leases: &[Lease]) -> Option<Self> {
+        let token = one_token(leases)?;
+        let seqs = || leases.iter().map(|lease| lease.seq);
+        let (first, last) = (seqs().min()?, seqs().max()?);
+        let length = last.checked_sub(first)?.checked_add(1)?;
+        if length / Self::SPARSEST > leases.len() as i64 {
+            return None;
+        }
+        let mut bits = vec![0; usize::try_from(length).ok()?.div_ceil(8)];
+        for seq in seqs() {
+            let at = usize::try_from(seq - first).ok()?;
+            bits[at / 8] |= 1 << (at % 8);
+        }
+        Some(Self {
+            first,
+            last,
+            bits,
+            token,
+        })
+    }
+}
+
 /// Leases as one JSON value, `[[seq, token], ..]`: for databases without arrays.
 #[cfg(feature = "mysql")]
 pub(super) fn leases_json<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
@@ -143,4 +182,41 @@ pub(super) fn changes_json(changes: &[Change]) -> String {
          }| { serde_json::json!([lease.seq, lease.token, after, error, done_by]) },
     );
     rows.collect::<serde_json::Value>().to_string()
+}
+
+#[cfg(all(test, feature = "postgres"))]
+mod tests {
+    use super::*;
+
+    fn stretch(seqs: &[i64]) -> Option<Stretch> {
+        let leases: Vec<Lease> = seqs.iter().map(|&seq| Lease { seq, token: 7 }).collect();
+        Stretch::of(&leases)
+    }
+
+    #[test]
+    fn a_stretch_has_a_bit_for_each_of_its_rows_and_none_for_others() {
+        let Stretch {
+            first,
+            last,
+            bits,
+            token,
+        } = stretch(&[20, 11, 12, 10]).unwrap();
+        assert_eq!((first, last, token), (10, 20, 7));
+        assert_eq!(bits, [0b0000_0111, 0b0000_0100]);
+        assert_eq!(stretch(&[i64::MAX]).unwrap().bits, [1]);
+    }
+
+    #[test]
+    fn rows_far_apart_are_none() {
+        assert!(stretch(&[1, 16]).is_some());
+        assert!(stretch(&[1, 24]).is_none());
+        assert_eq!(stretch(&[i64::MIN, i64::MAX]), None);
+        assert_eq!(stretch(&[]), None);
+    }
+
+    #[test]
+    fn rows_with_several_tokens_are_none() {
+        let leases = [Lease { seq: 1, token: 1 }, Lease { seq: 2, token: 2 }];
+        assert_eq!(Stretch::of(&leases), None);
+    }
 }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::pool::PoolOptions;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPool, PgRow};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgListener, PgPool, PgRow};
+use sqlx::query::QueryScalar;
 use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction, ValueRef};
 
-use super::batch::{Batch, one_token};
+use super::batch::{Batch, Stretch};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{bind_event, bind_leased, column_count, columns, micros, read_claimed};
 use super::statement::{Statement, query, read_rows};
@@ -89,11 +90,11 @@ pub struct Sql {
     release: SqlStr,
 }
 
-/// What is written about rows that are delivered. Rows that came from one hand have one token, and are found without a join:
-/// that takes a quarter off the time of a delete.
+/// What is written about rows that are delivered. Those that came from one hand mostly lie close together; one read of the primary
+/// key from the first to the last finds them then, which takes half as long as looking each of them up.
 #[derive(Debug)]
 struct Delivered {
-    one_token: SqlStr,
+    stretch: SqlStr,
     tokens: SqlStr,
 }
 
@@ -127,7 +128,9 @@ impl Driver for Postgres {
         // the index of pending rows for it, which would read the whole backlog for each batch.
         let pending = "t.status + 0 in (0, 2)";
         let held = format!("t.seq = s.seq and t.token = s.token and {pending}");
-        let held_by_one_token = format!("t.seq = any($1::bigint[]) and t.token = $2::bigint and {pending}");
+        let held_in_stretch = format!(
+            "t.seq between $1 and $2 and t.token = $4 and {pending} and get_bit($5::bytea, (t.seq - $1)::integer) = 1"
+        );
         let free = "locked_by = null, lease_until = null";
         let leases = "unnest($1::bigint[], $2::bigint[]) as s(seq, token)";
         Sql {
@@ -182,14 +185,14 @@ impl Driver for Postgres {
             done: {
                 let done = format!("{fence} update {table} as t set status = 1, done_at = now(), {free}");
                 Delivered {
-                    one_token: statement(format!("{done} where {held_by_one_token} and {member}")),
+                    stretch: statement(format!("{done} where {held_in_stretch} and {member}")),
                     tokens: statement(format!("{done} from {leases} where {held} and {member}")),
                 }
             },
             delete: {
                 let delete = format!("{fence} delete from {table} as t");
                 Delivered {
-                    one_token: statement(format!("{delete} where {held_by_one_token} and {member}")),
+                    stretch: statement(format!("{delete} where {held_in_stretch} and {member}")),
                     tokens: statement(format!("{delete} using {leases} where {held} and {member}")),
                 }
             },
@@ -439,12 +442,27 @@ impl Driver for Postgres {
             if leases.is_empty() {
                 continue;
             }
-            let (seqs, tokens) = arrays(leases);
-            let query = match one_token(leases) {
-                Some(token) => sqlx::query(statement.one_token.clone()).bind(seqs).bind(token),
-                None => sqlx::query(statement.tokens.clone()).bind(seqs).bind(tokens),
+            let query = match Stretch::of(leases) {
+                Some(Stretch {
+                    first,
+                    last,
+                    bits,
+                    token,
+                }) => sqlx::query(statement.stretch.clone())
+                    .bind(first)
+                    .bind(last)
+                    .bind(member)
+                    .bind(token)
+                    .bind(bits),
+                None => {
+                    let (seqs, tokens) = arrays(leases);
+                    sqlx::query(statement.tokens.clone())
+                        .bind(seqs)
+                        .bind(tokens)
+                        .bind(member)
+                }
             };
-            applied += query.bind(member).execute(&mut *connection).await?.rows_affected();
+            applied += query.execute(&mut *connection).await?.rows_affected();
         }
         // Each counts the failures that it has written down: one for each row that was still ours.
         for (failed, statement) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
@@ -541,6 +559,10 @@ impl Driver for Postgres {
         let leases: Vec<i64> = (1..=100).collect();
         let numbers = vec![0_i64; 100];
         let texts = vec!["x"; 100];
+        let stretch = |query: QueryScalar<'static, Postgres, String, PgArguments>| {
+            let query = query.bind(1_i64).bind(100_i64).bind(None::<&str>);
+            query.bind(0_i64).bind(vec![0xff_u8; 13])
+        };
         let explain = |sql: &SqlStr| AssertSqlSafe(format!("explain (analyze, buffers) {}", sql.as_str()));
         let mut tx = pool.begin().await?;
         let query = match statement {
@@ -559,14 +581,8 @@ impl Driver for Postgres {
                 .bind(&leases)
                 .bind(&numbers)
                 .bind(None::<&str>),
-            Explain::DoneByOneToken => sqlx::query_scalar(explain(&sql.done.one_token))
-                .bind(&leases)
-                .bind(0_i64)
-                .bind(None::<&str>),
-            Explain::DeleteByOneToken => sqlx::query_scalar(explain(&sql.delete.one_token))
-                .bind(&leases)
-                .bind(0_i64)
-                .bind(None::<&str>),
+            Explain::DoneByOneToken => stretch(sqlx::query_scalar(explain(&sql.done.stretch))),
+            Explain::DeleteByOneToken => stretch(sqlx::query_scalar(explain(&sql.delete.stretch))),
             Explain::Delete => sqlx::query_scalar(explain(&sql.delete.tokens))
                 .bind(&leases)
                 .bind(&numbers)

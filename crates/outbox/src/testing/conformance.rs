@@ -109,6 +109,7 @@ macro_rules! store_conformance {
                 settle_writes_mixed_outcomes
                 stale_token_is_refused
                 tokens_are_compared_row_by_row
+                rows_between_the_settled_ones_are_left_alone
                 repeated_settlement_changes_nothing
                 settlement_after_the_lease_is_written_if_nobody_took_over
                 done_and_deleted_row_is_gone

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{Harness, LONG, SHORT, claim, claim_one, dead, defer, event, events, fetch, retry, settle, settle_one};
-use super::{snapshot, until, write, write_one};
+use super::{settle_all, snapshot, until, write, write_one};
 use crate::event::Event;
 use crate::store::{Filter, Lease, MAX_ERROR_CHARS, Ownership, Settled, Settlement, Status, Verdict};
 
@@ -128,6 +128,31 @@ pub async fn tokens_are_compared_row_by_row<H: Harness>(h: &H) {
         assert_eq!(settled, Settled { applied: 0, stale: 2 }, "{done:?}");
         let settled = settle(&*store, &batch(&leases[1..])).await;
         assert_eq!(settled, Settled { applied: 3, stale: 0 }, "{done:?}");
+    }
+}
+
+/// Rows of one hand and one token: some are settled, near each other and far apart, and those among them are not.
+pub async fn rows_between_the_settled_ones_are_left_alone<H: Harness>(h: &H) {
+    let store = h.store();
+    for done in [Verdict::Done, Verdict::DoneAndDeleted] {
+        write(h, &events(60)).await;
+        let mut ours: Vec<Lease> = claim(&*store, "node", LONG).await.iter().map(|row| row.lease).collect();
+        ours.sort_by_key(|lease| lease.seq);
+        let all = ours.clone();
+        for settled in [vec![3, 11, 4, 0, 19], vec![59, 8, 7, 2], vec![20, 58], vec![40]] {
+            let settled: Vec<Lease> = settled.into_iter().map(|at: usize| all[at]).collect();
+            let batch: Vec<_> = settled.iter().map(|&lease| (lease, done.clone())).collect();
+            let written = settle(&*store, &batch).await;
+            assert_eq!((written.applied, written.stale), (batch.len() as u64, 0), "{done:?}");
+
+            ours.retain(|lease| !settled.contains(lease));
+            let left = store.read_leased(&all, Duration::ZERO).await.unwrap();
+            let mut left: Vec<Lease> = left.iter().map(|row| row.lease).collect();
+            left.sort_by_key(|lease| lease.seq);
+            assert_eq!(left, ours, "{done:?} {settled:?}");
+        }
+        store.release(&ours).await.unwrap();
+        settle_all(&*store, done).await;
     }
 }
 
