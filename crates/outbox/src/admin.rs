@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::event::EventId;
 use crate::purge::{self, PurgePolicy};
 use crate::service::in_time;
-use crate::store::{Attempt, BlockedKey, Filter, Page, Stats, Status, Store, StoredEvent};
+use crate::store::{Attempt, BlockedKey, Filter, News, Page, Stats, Status, Store, StoredEvent};
 
 /// Events per step of an action on many.
 const STEP: usize = 500;
@@ -65,7 +65,7 @@ impl Admin {
         if replayed > 0 {
             metrics::counter!(crate::telemetry::REPLAYED, "outbox" => self.store.table().to_owned())
                 .increment(replayed);
-            in_time("notifying", self.store.notify()).await?;
+            in_time("notifying", self.store.notify(News::Events)).await?;
         }
         Ok(replayed)
     }
@@ -87,7 +87,7 @@ impl Admin {
     pub async fn unblock_key(&self, aggregate_type: &str, aggregate_id: &str) -> Result<bool, Error> {
         let unblocked = in_time("unblocking a key", self.store.unblock_key(aggregate_type, aggregate_id)).await?;
         if unblocked {
-            in_time("notifying", self.store.notify()).await?;
+            in_time("notifying", self.store.notify(News::Events)).await?;
         }
         Ok(unblocked)
     }

@@ -11,7 +11,7 @@ use crate::alarm::Alarm;
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::service::{Health, Pulse, Services};
-use crate::store::{Lease, Store};
+use crate::store::{Lease, News, Store};
 
 /// How long a shutdown, at its end, tries to give events back to a database that does not answer.
 const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -148,7 +148,7 @@ impl Engine {
         }
         if released > 0 {
             tracing::info!(released, "gave events back at the shutdown");
-            self.store.notify().await?;
+            self.store.notify(News::Events).await?;
         }
         Ok(released)
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -10,7 +11,7 @@ use crate::alarm::Alarm;
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::service::{Pulse, in_time};
-use crate::store::{LaneSet, LaneShare, Ownership, Page, Store};
+use crate::store::{LaneSet, LaneShare, News, Ownership, Page, Store};
 
 /// At most this long between two looks at who is there.
 const LONGEST: Duration = Duration::from_secs(2);
@@ -31,6 +32,8 @@ pub(crate) struct LaneKeeper {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) alarm: Arc<Alarm>,
+    /// Another node has something to say about lanes.
+    pub(crate) called: Arc<Notify>,
     /// This node. It joins under this name and a number, which goes up each time.
     pub(crate) node: String,
     pub(crate) joined: u32,
@@ -61,6 +64,7 @@ impl LaneKeeper {
             };
             tokio::select! {
                 () = end.cancelled() => {}
+                () = self.called.notified() => {}
                 () = tokio::time::sleep(rest) => {}
             }
         }
@@ -71,7 +75,12 @@ impl LaneKeeper {
 
     async fn leave(&self) -> Result<(), Error> {
         in_time("leaving", self.store.leave(&self.member())).await?;
-        in_time("notifying", self.store.notify()).await
+        self.tell().await
+    }
+
+    /// Others find out by themselves, but later.
+    async fn tell(&self) -> Result<(), Error> {
+        in_time("notifying", self.store.notify(News::Lanes)).await
     }
 
     fn often(&self) -> Duration {
@@ -81,7 +90,7 @@ impl LaneKeeper {
     /// One look. Returns when the next is due.
     pub(crate) async fn run_once(&mut self, take: bool) -> Result<Duration, Error> {
         let lease = self.dispatcher.lease;
-        let joining = self.joined == 0;
+        let mut joining = self.joined == 0;
         if joining {
             self.joined = 1;
         }
@@ -97,6 +106,7 @@ impl LaneKeeper {
                     "this node was taken for dead, its lanes were lost; it joins again"
                 );
                 self.joined += 1;
+                joining = true;
                 match self.share(true, take).await? {
                     Some(shared) => shared,
                     None => return Ok(HANDING_OVER),
@@ -116,6 +126,9 @@ impl LaneKeeper {
         }
         if self.members.0 != shared.members {
             self.members = (shared.members, Instant::now());
+        }
+        if joining && shared.held.len() < shared.fair {
+            self.tell().await?;
         }
         let stirring = self.members.1.elapsed() < STIR;
         Ok(next_look(&shared, handing_over, stirring, self.often()))
@@ -158,7 +171,7 @@ impl LaneKeeper {
                 in_time("leaving", self.store.leave(&member)).await?;
                 return Err(error);
             }
-            in_time("notifying", self.store.notify()).await?;
+            self.tell().await?;
         }
         Ok(excess != quiet)
     }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alarm::Alarm;
 use crate::service::{Pulse, in_time};
-use crate::store::{Born, Lease, Store};
+use crate::store::{Born, Lease, News, Store};
 use crate::write::{Committed, Handoff};
 
 /// Between two notifications; twice as long each time that there is another one to be sent at its end.
@@ -64,7 +64,7 @@ impl Notifier {
                 }
             }
             // A notification that is lost costs its receivers a poll interval.
-            if let Err(error) = in_time("notifying", self.store.notify()).await {
+            if let Err(error) = in_time("notifying", self.store.notify(News::Events)).await {
                 tracing::error!(%error, "other nodes could not be notified");
             }
             let over = Instant::now() + gap;
@@ -80,10 +80,11 @@ impl Notifier {
     }
 }
 
-/// Wakes the poller when a notification comes.
+/// Wakes the poller when a notification comes, and the lane keeper when it is of lanes.
 pub(crate) struct Wakener {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) alarm: Arc<Alarm>,
+    pub(crate) lanes: Arc<Notify>,
 }
 
 impl Wakener {
@@ -113,16 +114,20 @@ impl Wakener {
             return Ok(());
         };
         // Whatever was said while nobody listened.
-        self.alarm.ring();
+        self.heard(News::Lanes);
         loop {
             pulse.beat();
             tokio::select! {
-                next = wakeups.next() => {
-                    next?;
-                    self.alarm.ring();
-                }
+                next = wakeups.next() => self.heard(next?),
                 () = tokio::time::sleep(Pulse::INTERVAL) => {}
             }
+        }
+    }
+
+    fn heard(&self, news: News) {
+        self.alarm.ring();
+        if news == News::Lanes {
+            self.lanes.notify_one();
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::alarm::{Alarm, Unconfirmed};
 use crate::dispatch::{Admission, Dispatcher};
 use crate::error::Error;
 use crate::service::{Pulse, in_time};
-use crate::store::{Claimed, Lease, Store};
+use crate::store::{Claimed, Lease, News, Store};
 
 /// Transactions commit later than they write: a mark, where most reads start, stays this far behind the present.
 const SLACK: Duration = Duration::from_millis(200);
@@ -347,7 +347,7 @@ async fn queue(store: &dyn Store, dispatcher: &Dispatcher, alarm: &Alarm, batch:
 
 async fn give_back(store: &dyn Store, leases: &[Lease]) -> Result<(), Error> {
     if in_time("releasing leases", store.release(leases)).await? > 0 {
-        in_time("notifying", store.notify()).await?;
+        in_time("notifying", store.notify(News::Events)).await?;
     }
     Ok(())
 }

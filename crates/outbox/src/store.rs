@@ -330,8 +330,8 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// How much there is to do. Bounded work, however large the table: counts end at `at_most` per status.
     async fn stats(&self, at_most: u64) -> Result<Stats, Error>;
 
-    /// Tells the pollers of other processes that there is something to do. Does nothing where the database cannot.
-    async fn notify(&self) -> Result<(), Error> {
+    /// Tells all processes that deliver from this table. Does nothing where the database cannot.
+    async fn notify(&self, _news: News) -> Result<(), Error> {
         Ok(())
     }
 
@@ -349,7 +349,16 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
 #[async_trait]
 pub trait Wakeups: Send {
     /// Waits for the next one. After an error some may have been missed: ask for a new [`Store::wakeups`].
-    async fn next(&mut self) -> Result<(), Error>;
+    async fn next(&mut self) -> Result<News, Error>;
+}
+
+/// What processes tell each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// There may be something to deliver.
+    Events,
+    /// The same; and a node has come or gone, or has given up lanes.
+    Lanes,
 }
 
 /// The statements whose plan matters.

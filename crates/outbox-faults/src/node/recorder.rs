@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox::store::{
-    Attempt, BlockedKey, Claim, Claimed, Explain, Filter, LaneRead, LaneRows, LaneSet, LaneShare, Lease, Ownership,
+    Attempt, BlockedKey, Claim, Claimed, Explain, Filter, LaneRead, LaneRows, LaneSet, LaneShare, Lease, News, Ownership,
     Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent, Unsettled, Wakeups, Writers,
 };
 use outbox::testing::facts::{Fact, Log};
@@ -252,8 +252,8 @@ impl Store for Recorder {
         self.store.stats(at_most).await
     }
 
-    async fn notify(&self) -> Result<(), Error> {
-        self.store.notify().await
+    async fn notify(&self, news: News) -> Result<(), Error> {
+        self.store.notify(news).await
     }
 
     async fn wakeups(&self) -> Result<Option<Box<dyn Wakeups>>, Error> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use tokio::sync::Notify;
 
 use super::Outbox;
 use super::writer_builder::{WriterParts, writer_options};
@@ -415,11 +416,13 @@ impl<D: Backend, O> Builder<D, O> {
                     gains: 0,
                 }),
             };
+            let lanes = Arc::<Notify>::default();
             if self.ownership != Ownership::Rows {
                 let keeper = LaneKeeper {
                     store: Arc::clone(&store),
                     dispatcher: Arc::clone(&dispatcher),
                     alarm: Arc::clone(&alarm),
+                    called: Arc::clone(&lanes),
                     node: owner.clone(),
                     joined: 0,
                     counted: None,
@@ -443,7 +446,7 @@ impl<D: Backend, O> Builder<D, O> {
                 ahead: None,
             };
             services.start("poller", patience, |pulse| poller.run(stops.intake.clone(), pulse));
-            let wakener = Wakener { store, alarm };
+            let wakener = Wakener { store, alarm, lanes };
             services.start("wakener", Duration::MAX, |pulse| {
                 wakener.run(stops.intake.clone(), pulse)
             });

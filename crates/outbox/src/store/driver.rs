@@ -16,7 +16,7 @@ use sqlx::{Connection, Pool, Transaction};
 use super::batch::Batch;
 use super::row::NUMBERS;
 use super::statement::Statement;
-use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups, Writers};
+use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, News, Wakeups, Writers};
 use crate::error::Error;
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -225,11 +225,15 @@ pub trait Driver: sqlx::Database<Connection: Sync> + Dialect {
     ) -> impl Future<Output = Result<Option<Writers>, sqlx::Error>> + Send {
         std::future::ready(Ok(None))
     }
-    /// Wakes pollers; does nothing where the database cannot.
-    fn notify(_pool: &Pool<Self>, _table: &TableName) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+    /// Tells all who listen; does nothing where the database cannot.
+    fn notify(
+        _pool: &Pool<Self>,
+        _table: &TableName,
+        _news: News,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
     }
-    /// Hears of calls to wake up; `None` where the database cannot.
+    /// Hears what is told; `None` where the database cannot.
     fn wakeups(
         _pool: &Pool<Self>,
         _table: &TableName,

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use super::row::micros;
-use super::{Inserted, Instant, NewRow, Store};
+use super::{Inserted, Instant, NewRow, News, Store};
 use crate::error::Error;
 use crate::event::EventId;
 use crate::table::TableName;
@@ -48,8 +48,14 @@ pub enum Memory {}
 #[derive(Clone)]
 pub struct MemoryPool {
     shared: Arc<Mutex<Shared>>,
-    /// Changes when pollers are to look.
-    calls: watch::Sender<u64>,
+    calls: watch::Sender<Calls>,
+}
+
+/// How often was told of what.
+#[derive(Debug, Default)]
+struct Calls {
+    events: u64,
+    lanes: u64,
 }
 
 struct Shared {
@@ -89,11 +95,14 @@ impl MemoryPool {
     /// grow old. Pollers are woken by it.
     pub fn advance(&self, by: Duration) {
         self.with(|shared| shared.advanced += by);
-        self.call();
+        self.call(News::Events);
     }
 
-    fn call(&self) {
-        self.calls.send_modify(|calls| *calls += 1);
+    fn call(&self, news: News) {
+        self.calls.send_modify(|calls| match news {
+            News::Events => calls.events += 1,
+            News::Lanes => calls.lanes += 1,
+        });
     }
 
     /// Begins a transaction of the caller's own, whose events come with a [`Receipt`].

@@ -12,7 +12,7 @@ use super::batch::{Batch, Stretch};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{bind_event, bind_leased, column_count, columns, micros, read_claimed};
 use super::statement::{Statement, query, read_rows};
-use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, Wakeups, Writers, quote};
+use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, News, Wakeups, Writers, quote};
 use crate::error::{Error, database};
 use crate::migrate::Migration;
 use crate::table::TableName;
@@ -158,10 +158,11 @@ impl Driver for Postgres {
                  order by e.place
                  returning event_id, seq"
             )),
-            // Picks by the index of pending rows, in its order; updates by the place of the locked rows.
+            // Picks by the index of pending rows, in its order; updates by the place of the locked rows, all at once: joined one
+            // by one, the server would ask for each how long the table is.
             claim: statement(format!(
                 "with picked as materialized (
-                   select ctid as place, (lease_until is not null) as recovered from {table}
+                   select ctid as place, seq, (lease_until is not null) as recovered from {table}
                    where status in (0, 2)
                      and (available_at, seq)
                          > (coalesce(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', '-infinity'), $6::bigint)
@@ -174,9 +175,8 @@ impl Driver for Postgres {
                  update {table} as t
                  set locked_by = $4, lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond',
                      token = token + 1
-                 from picked
-                 where t.ctid = picked.place
-                 returning {columns}, picked.recovered"
+                 where t.ctid = any(array(select place from picked))
+                 returning {columns}, t.seq in (select seq from picked where recovered)"
             )),
             read_leased: statement(format!(
                 "select {columns} from {leases} join {table} as t on {held}
@@ -534,9 +534,13 @@ impl Driver for Postgres {
         }))
     }
 
-    async fn notify(pool: &PgPool, table: &TableName) -> Result<(), sqlx::Error> {
-        sqlx::query("select pg_notify($1, '')")
+    async fn notify(pool: &PgPool, table: &TableName, news: News) -> Result<(), sqlx::Error> {
+        sqlx::query("select pg_notify($1, $2)")
             .bind(table.as_str())
+            .bind(match news {
+                News::Events => "",
+                News::Lanes => OF_LANES,
+            })
             .execute(pool)
             .await?;
         Ok(())
@@ -619,14 +623,18 @@ impl Driver for Postgres {
     }
 }
 
+/// What is said in a notification of [`News::Lanes`]. Anything else is of events: also from a program in another language.
+const OF_LANES: &str = "lanes";
+
 struct Notifications(PgListener);
 
 #[async_trait]
 impl Wakeups for Notifications {
-    async fn next(&mut self) -> Result<(), Error> {
+    async fn next(&mut self) -> Result<News, Error> {
         // `None` means that the connection was lost, and some calls perhaps with it.
         match self.0.try_recv().await.map_err(database("listening"))? {
-            Some(_) => Ok(()),
+            Some(said) if said.payload() == OF_LANES => Ok(News::Lanes),
+            Some(_) => Ok(News::Events),
             None => Err(database("listening")(sqlx::Error::Io(
                 std::io::ErrorKind::ConnectionReset.into(),
             ))),

@@ -15,7 +15,7 @@ use tracing::Instrument;
 use super::batch::Batch;
 use super::driver::Driver;
 use super::{Attempt, Claim, Claimed, Explain, Filter, Lease, Page, Purge, Purged, Settled, Settlement, Stats};
-use super::{BlockedKey, LaneRead, LaneRows, LaneSet, LaneShare, Ownership, Store, StoredEvent, Wakeups};
+use super::{BlockedKey, LaneRead, LaneRows, LaneSet, LaneShare, News, Ownership, Store, StoredEvent, Wakeups};
 use super::{Unsettled, Wanted, Writers, admin, read, share};
 use crate::error::{Error, database, is_conflict};
 use crate::event::EventId;
@@ -371,8 +371,8 @@ impl<D: Driver> Store for SqlStore<D> {
         .await
     }
 
-    async fn notify(&self) -> Result<(), Error> {
-        D::notify(&self.pool, &self.table).await.map_err(database("notifying"))
+    async fn notify(&self, news: News) -> Result<(), Error> {
+        D::notify(&self.pool, &self.table, news).await.map_err(database("notifying"))
     }
 
     async fn wakeups(&self) -> Result<Option<Box<dyn Wakeups>>, Error> {

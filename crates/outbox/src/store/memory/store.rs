@@ -8,8 +8,8 @@ use super::super::{
     Attempt, Claim, Claimed, Explain, Filter, Instant, Lease, Page, Purge, Purged, Settled, Settlement,
 };
 use super::super::{BlockedKey, LaneRead, LaneRows, LaneSet, LaneShare, Ownership};
-use super::super::{Stats, Store, StoredEvent, Unsettled, Wakeups};
-use super::MemoryPool;
+use super::super::{News, Stats, Store, StoredEvent, Unsettled, Wakeups};
+use super::{Calls, MemoryPool};
 use super::rows::Rows;
 use crate::error::Error;
 use crate::event::EventId;
@@ -168,13 +168,15 @@ impl Store for MemoryStore {
         Ok(self.with(|rows, now| rows.stats(at_most, now)))
     }
 
-    async fn notify(&self) -> Result<(), Error> {
-        self.pool.call();
+    async fn notify(&self, news: News) -> Result<(), Error> {
+        self.pool.call(news);
         Ok(())
     }
 
     async fn wakeups(&self) -> Result<Option<Box<dyn Wakeups>>, Error> {
-        Ok(Some(Box::new(Calls(self.pool.calls.subscribe()))))
+        let calls = self.pool.calls.subscribe();
+        let lanes = calls.borrow().lanes;
+        Ok(Some(Box::new(Listener { calls, lanes })))
     }
 
     async fn explain(&self, _statement: Explain) -> Result<String, Error> {
@@ -182,15 +184,23 @@ impl Store for MemoryStore {
     }
 }
 
-struct Calls(watch::Receiver<u64>);
+struct Listener {
+    calls: watch::Receiver<Calls>,
+    /// How often lanes had been told of when last heard.
+    lanes: u64,
+}
 
 #[async_trait]
-impl Wakeups for Calls {
-    async fn next(&mut self) -> Result<(), Error> {
+impl Wakeups for Listener {
+    async fn next(&mut self) -> Result<News, Error> {
         // An error means that the database is gone: nobody will call again.
-        if self.0.changed().await.is_err() {
+        if self.calls.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
-        Ok(())
+        let lanes = self.calls.borrow_and_update().lanes;
+        Ok(match std::mem::replace(&mut self.lanes, lanes) == lanes {
+            true => News::Events,
+            false => News::Lanes,
+        })
     }
 }

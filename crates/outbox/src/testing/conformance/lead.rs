@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::{Harness, LONG, PATIENCE, SHORT, until};
+use crate::store::News;
 
 /// Many ask at once, over several stores, and one gets it; again and again.
 pub async fn one_of_many_leads<H: Harness>(h: &H) {
@@ -55,12 +56,15 @@ pub async fn named_leases_are_independent<H: Harness>(h: &H) {
     assert!(!store.lead("recovery", "node-1", LONG).await.unwrap());
 }
 
-/// Where the database can, a call reaches whoever listens; where it cannot, it is no error.
+/// Where the database can, news reach whoever listens, and are what they were; where it cannot, it is no error.
 pub async fn notification_is_heard_where_there_is_one<H: Harness>(h: &H) {
     let (store, other) = (h.store(), h.store());
-    let wakeups = store.wakeups().await.unwrap();
-    other.notify().await.unwrap();
-    if let Some(mut wakeups) = wakeups {
-        tokio::time::timeout(PATIENCE, wakeups.next()).await.unwrap().unwrap();
+    let mut wakeups = store.wakeups().await.unwrap();
+    for news in [News::Events, News::Lanes, News::Events] {
+        other.notify(news).await.unwrap();
+        if let Some(wakeups) = &mut wakeups {
+            let heard = tokio::time::timeout(PATIENCE, wakeups.next()).await.unwrap().unwrap();
+            assert_eq!(heard, news);
+        }
     }
 }
