@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox::store::{
-    Attempt, BlockedKey, Claim, Claimed, Explain, Filter, LaneRead, LaneRows, LaneSet, LaneShare, Lease, News, Ownership,
-    Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent, Unsettled, Wakeups, Writers,
+    Attempt, BlockedKey, Claim, Claimed, Explain, Filter, LaneRead, LaneRows, LaneSet, LaneShare, Lease, News,
+    Ownership, Page, Purge, Purged, Settled, Settlement, Stats, Store, StoredEvent, Unsettled, Wakeups, Writers,
 };
 use outbox::testing::facts::{Fact, Log};
 use outbox::{Error, EventId, async_trait};

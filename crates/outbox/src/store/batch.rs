@@ -11,6 +11,7 @@ use super::{Lease, Settlement, Verdict, cut};
 pub struct Batch {
     pub(super) done: Vec<Lease>,
     pub(super) deleted: Vec<Lease>,
+    /// The changes of each kind are in the order of their rows.
     pub(super) retry: Vec<Change>,
     pub(super) dead: Vec<Change>,
     pub(super) defer: Vec<Change>,
@@ -50,6 +51,9 @@ impl Batch {
                 }
                 Verdict::Defer { after, done_by } => batch.defer.push(change(micros(*after), "", done_by)),
             }
+        }
+        for changes in [&mut batch.retry, &mut batch.dead, &mut batch.defer] {
+            changes.sort_by_key(|change| (change.lease.seq, change.lease.token));
         }
         batch
     }

@@ -40,6 +40,9 @@ pub trait Dialect: Send + Sync + 'static {
     /// A table without rows is seen to be so at once, and asking for it once is cheaper than a look-up for every row. Where deleted
     /// rows may stay for a while, all of them would be walked over.
     const EMPTY_IS_QUICKLY_SEEN: bool;
+    /// At the end of a subquery that is to be a look-up for each row, by its index: as a join, planned while that table was
+    /// empty, it would read all of it for each row.
+    const FOR_EACH_ROW: &'static str = "";
     /// A statement that fails takes the whole transaction with it: then several need no savepoint to be atomic.
     const FAILS_WHOLE: bool;
     /// How many nodes may own lanes at once.
@@ -69,6 +72,10 @@ pub trait Dialect: Send + Sync + 'static {
     }
     /// The event table as `t`, read by the index of pending rows in the order of writing.
     fn in_order_of_writing(table: &TableName) -> String;
+    /// The last row of a quoted table, of whatever status.
+    fn last_seq(table: &str) -> String {
+        format!("(select max(seq) from {table})")
+    }
     /// A number column as the 64 bits that the driver reads.
     fn integer(column: &str) -> String;
     /// An instant as [`Driver::instant`] reads it.

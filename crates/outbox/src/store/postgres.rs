@@ -5,10 +5,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgListener, PgPool, PgRow};
-use sqlx::query::QueryScalar;
+use sqlx::query::{Query, QueryScalar};
 use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction, ValueRef};
 
-use super::batch::{Batch, Stretch};
+use super::batch::{Batch, Change, Stretch};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{bind_event, bind_leased, column_count, columns, micros, read_claimed};
 use super::statement::{Statement, query, read_rows};
@@ -29,6 +29,7 @@ impl Dialect for Postgres {
     const INSTANT: &'static str = "timestamptz";
     const PENDING_IN_ORDER: &'static str = "t.status in (0, 2)";
     const EMPTY_IS_QUICKLY_SEEN: bool = false;
+    const FOR_EACH_ROW: &'static str = " offset 0";
     const FAILS_WHOLE: bool = true;
     const LANE_HOLDERS: usize = usize::MAX;
     // The weakest lock that a delete waits for; renewing, which changes no key, does not.
@@ -61,6 +62,11 @@ impl Dialect for Postgres {
     /// The planner has no hints; the index is the only one that is both in this order and free of finished rows.
     fn in_order_of_writing(table: &TableName) -> String {
         format!("{} as t", quote::<Self>(table.as_str()))
+    }
+
+    /// Not the maximum: planned for an empty table, it would be looked for in all rows.
+    fn last_seq(table: &str) -> String {
+        format!("(select seq from {table} order by seq desc limit 1)")
     }
 
     fn integer(column: &str) -> String {
@@ -125,14 +131,21 @@ impl Driver for Postgres {
         let values =
             "$1, $2, $3, $4, $5, $6::json, $7, $8::json, timestamptz 'epoch' + $9::bigint * interval '1 microsecond'";
         // A lease of which the row still has the token: served by the primary key. The sum keeps the planner from taking
-        // the index of pending rows for it, which would read the whole backlog for each batch.
+        // the index of pending rows for it, which would read the whole backlog for each batch. No join: one that is planned
+        // while the table is empty reads all of it for each batch, until somebody analyzes it. The seqs are sorted, so that the
+        // place of each, and what is said of it, is found by halving.
         let pending = "t.status + 0 in (0, 2)";
-        let held = format!("t.seq = s.seq and t.token = s.token and {pending}");
+        let said = |n: u8, kind: &str| format!("(${n}::{kind}[])[width_bucket(t.seq, $1::bigint[])]");
+        let held = format!(
+            "t.seq = any($1::bigint[]) and t.token = {} and {pending}",
+            said(2, "bigint")
+        );
+        let (done_by, error) = (said(3, "text"), said(4, "text"));
+        let due = |n: u8| format!("now() + {} * interval '1 microsecond'", said(n, "bigint"));
         let held_in_stretch = format!(
             "t.seq between $1 and $2 and t.token = $4 and {pending} and get_bit($5::bytea, (t.seq - $1)::integer) = 1"
         );
         let free = "locked_by = null, lease_until = null";
-        let leases = "unnest($1::bigint[], $2::bigint[]) as s(seq, token)";
         Sql {
             // A statement that returns something gathers it first, which costs a producer some per cent.
             insert_free: statement(format!("insert into {table} ({event}) values ({values})")),
@@ -176,62 +189,58 @@ impl Driver for Postgres {
                  set locked_by = $4, lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond',
                      token = token + 1
                  where t.ctid = any(array(select place from picked))
-                 returning {columns}, t.seq in (select seq from picked where recovered)"
+                 returning {columns}, t.seq = any(array(select seq from picked where recovered))"
             )),
             read_leased: statement(format!(
-                "select {columns} from {leases} join {table} as t on {held}
-                 where t.lease_until >= now() + $3::bigint * interval '1 microsecond'"
+                "select {columns} from {table} as t
+                 where {held} and t.lease_until >= now() + $3::bigint * interval '1 microsecond'"
             )),
             done: {
                 let done = format!("{fence} update {table} as t set status = 1, done_at = now(), {free}");
                 Delivered {
                     stretch: statement(format!("{done} where {held_in_stretch} and {member}")),
-                    tokens: statement(format!("{done} from {leases} where {held} and {member}")),
+                    tokens: statement(format!("{done} where {held} and {member}")),
                 }
             },
             delete: {
                 let delete = format!("{fence} delete from {table} as t");
                 Delivered {
                     stretch: statement(format!("{delete} where {held_in_stretch} and {member}")),
-                    tokens: statement(format!("{delete} using {leases} where {held} and {member}")),
+                    tokens: statement(format!("{delete} where {held} and {member}")),
                 }
             },
             retry: statement(format!(
                 "with failed as (
                    update {table} as t
-                   set status = 2, attempts = attempts + 1, token = t.token + 1, last_error = s.error,
-                       done_by = s.done_by, available_at = now() + s.after * interval '1 microsecond', {free}
-                   from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])
-                        as s(seq, token, after, error, done_by)
+                   set status = 2, attempts = attempts + 1, token = t.token + 1, last_error = {error},
+                       done_by = {done_by}, available_at = {}, {free}
                    where {held}
-                   returning t.seq, t.attempts, s.error)
-                 insert into {attempt} (seq, attempt, node, error) select seq, attempts, $6, error from failed"
+                   returning t.seq, t.attempts, t.last_error)
+                 insert into {attempt} (seq, attempt, node, error) select seq, attempts, $5, last_error from failed",
+                due(6)
             )),
             dead: statement(format!(
                 "with failed as (
                    update {table} as t
-                   set status = 3, attempts = attempts + 1, token = t.token + 1, last_error = s.error,
-                       done_by = s.done_by, dead_at = now(), {free}
-                   from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])
-                        as s(seq, token, after, error, done_by)
+                   set status = 3, attempts = attempts + 1, token = t.token + 1, last_error = {error},
+                       done_by = {done_by}, dead_at = now(), {free}
                    where {held}
-                   returning t.seq, t.attempts, s.error)
-                 insert into {attempt} (seq, attempt, node, error) select seq, attempts, $6, error from failed"
+                   returning t.seq, t.attempts, t.last_error)
+                 insert into {attempt} (seq, attempt, node, error) select seq, attempts, $5, last_error from failed"
             )),
             defer: statement(format!(
                 "update {table} as t
-                 set token = t.token + 1, done_by = s.done_by,
-                     available_at = now() + s.after * interval '1 microsecond', {free}
-                 from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) as s(seq, token, after, done_by)
-                 where {held}"
+                 set token = t.token + 1, done_by = {done_by}, available_at = {}, {free}
+                 where {held}",
+                due(4)
             )),
             renew: statement(format!(
                 "update {table} as t set lease_until = now() + $3::bigint * interval '1 microsecond'
-                 from {leases} where {held} and t.lease_until is not null returning t.seq, t.token"
+                 where {held} and t.lease_until is not null returning t.seq, t.token"
             )),
             release: statement(format!(
                 "update {table} as t set token = t.token + 1, {free}
-                 from {leases} where {held} and t.lease_until is not null"
+                 where {held} and t.lease_until is not null"
             )),
         }
     }
@@ -398,13 +407,16 @@ impl Driver for Postgres {
             .bind(claim.owner)
             .bind(micros(claim.lease))
             .bind(claim.after.map_or(0, |(_, seq)| seq));
-        read_rows(reading, query, |row| {
+        let mut rows = read_rows(reading, query, |row| {
             Ok(Claimed {
                 recovered: row.try_get(column_count::<Self>())?,
                 ..read_claimed::<Self>(row)?
             })
         })
-        .await
+        .await?;
+        // They come as they lie in the table.
+        rows.sort_unstable_by_key(|row| (row.due_at, row.lease.seq));
+        Ok(rows)
     }
 
     async fn read_leased(
@@ -465,26 +477,18 @@ impl Driver for Postgres {
             applied += query.execute(&mut *connection).await?.rows_affected();
         }
         // Each counts the failures that it has written down: one for each row that was still ours.
-        for (failed, statement) in [(&batch.retry, &sql.retry), (&batch.dead, &sql.dead)] {
-            if !failed.is_empty() {
-                let (seqs, tokens) = arrays(failed.iter().map(|change| &change.lease));
-                let query = sqlx::query(statement.clone())
-                    .bind(seqs)
-                    .bind(tokens)
-                    .bind(column(failed, |change| change.after))
-                    .bind(column(failed, |change| change.error.as_str()))
-                    .bind(column(failed, |change| change.done_by.as_deref()))
-                    .bind(owner);
-                applied += query.execute(&mut *connection).await?.rows_affected();
-            }
+        if !batch.retry.is_empty() {
+            let query = bind_failed(&sql.retry, owner, &batch.retry);
+            let query = query.bind(column(&batch.retry, |change| change.after));
+            applied += query.execute(&mut *connection).await?.rows_affected();
+        }
+        if !batch.dead.is_empty() {
+            let query = bind_failed(&sql.dead, owner, &batch.dead);
+            applied += query.execute(&mut *connection).await?.rows_affected();
         }
         if !batch.defer.is_empty() {
-            let (seqs, tokens) = arrays(batch.defer.iter().map(|change| &change.lease));
-            let query = sqlx::query(sql.defer.clone())
-                .bind(seqs)
-                .bind(tokens)
-                .bind(column(&batch.defer, |change| change.after))
-                .bind(column(&batch.defer, |change| change.done_by.as_deref()));
+            let query = bind_changes(&sql.defer, &batch.defer);
+            let query = query.bind(column(&batch.defer, |change| change.after));
             applied += query.execute(&mut *connection).await?.rows_affected();
         }
         Ok(applied)
@@ -517,12 +521,13 @@ impl Driver for Postgres {
         let table = quote::<Self>(table.as_str());
         let sql = format!(
             "select (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint,
-                    (select coalesce(max(seq), 0) from {table}),
+                    coalesce({}, 0),
                     array(select virtualtransaction from pg_locks
                           where locktype = 'relation' and relation = '{table}'::regclass and mode = 'RowExclusiveLock'
                             and database = (select oid from pg_database where datname = current_database())),
                     (select seqcache from pg_sequence
-                     where seqrelid = pg_get_serial_sequence('{table}', 'seq')::regclass)"
+                     where seqrelid = pg_get_serial_sequence('{table}', 'seq')::regclass)",
+            Self::last_seq(&table)
         );
         let (server, last_seq, transactions, cache): (i64, i64, Vec<String>, Option<i64>) =
             sqlx::query_as(AssertSqlSafe(sql)).fetch_one(pool).await?;
@@ -594,13 +599,12 @@ impl Driver for Postgres {
             Explain::Retry => sqlx::query_scalar(explain(&sql.retry))
                 .bind(&leases)
                 .bind(&numbers)
-                .bind(&numbers)
                 .bind(&texts)
                 .bind(&texts)
-                .bind("explain"),
+                .bind("explain")
+                .bind(&numbers),
             Explain::Dead => sqlx::query_scalar(explain(&sql.dead))
                 .bind(&leases)
-                .bind(&numbers)
                 .bind(&numbers)
                 .bind(&texts)
                 .bind(&texts)
@@ -608,8 +612,8 @@ impl Driver for Postgres {
             Explain::Defer => sqlx::query_scalar(explain(&sql.defer))
                 .bind(&leases)
                 .bind(&numbers)
-                .bind(&numbers)
-                .bind(&texts),
+                .bind(&texts)
+                .bind(&numbers),
             Explain::Renew => sqlx::query_scalar(explain(&sql.renew))
                 .bind(&leases)
                 .bind(&numbers)
@@ -642,8 +646,24 @@ impl Wakeups for Notifications {
     }
 }
 
-fn arrays<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> (Vec<i64>, Vec<i64>) {
+/// Seqs, sorted as all statements want them, and the token of each.
+fn arrays(leases: &[Lease]) -> (Vec<i64>, Vec<i64>) {
+    let mut leases = leases.to_vec();
+    leases.sort_unstable_by_key(|lease| (lease.seq, lease.token));
     leases.into_iter().map(|lease| (lease.seq, lease.token)).unzip()
+}
+
+/// What is written to rows that are not done; they are sorted.
+fn bind_changes<'q>(statement: &SqlStr, changes: &'q [Change]) -> Query<'q, Postgres, PgArguments> {
+    sqlx::query(statement.clone())
+        .bind(column(changes, |change| change.lease.seq))
+        .bind(column(changes, |change| change.lease.token))
+        .bind(column(changes, |change| change.done_by.as_deref()))
+}
+
+fn bind_failed<'q>(statement: &SqlStr, owner: &'q str, failed: &'q [Change]) -> Query<'q, Postgres, PgArguments> {
+    let query = bind_changes(statement, failed);
+    query.bind(column(failed, |change| change.error.as_str())).bind(owner)
 }
 
 fn column<'a, S, T>(rows: &'a [S], value: impl Fn(&'a S) -> T) -> Vec<T> {

@@ -50,7 +50,7 @@ pub(super) fn begins(read: &LaneRead<'_>) -> bool {
 pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> Statement<D> {
     let table = quote::<D>(store.table.as_str());
     let more = match (begins(read), D::LANE_HOLDERS) {
-        (true, _) => format!(", {}, (select max(seq) from {table})", D::integer("t.lane")),
+        (true, _) => format!(", {}, {}", D::integer("t.lane"), D::last_seq(&table)),
         // SQLite would work it out for every row.
         (false, 1) => String::new(),
         (false, _) => format!(", {}", D::integer("t.lane")),
@@ -105,7 +105,7 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
                     statement.push(D::NOW);
                 }
             }
-            statement.push(")))");
+            statement.push(")").push(D::FOR_EACH_ROW).push("))");
             if let Some(up_to) = up_to {
                 statement.push(" and t.seq <= ").bind(up_to);
             }

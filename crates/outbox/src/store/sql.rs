@@ -372,7 +372,9 @@ impl<D: Driver> Store for SqlStore<D> {
     }
 
     async fn notify(&self, news: News) -> Result<(), Error> {
-        D::notify(&self.pool, &self.table, news).await.map_err(database("notifying"))
+        D::notify(&self.pool, &self.table, news)
+            .await
+            .map_err(database("notifying"))
     }
 
     async fn wakeups(&self) -> Result<Option<Box<dyn Wakeups>>, Error> {

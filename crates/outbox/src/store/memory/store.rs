@@ -9,8 +9,8 @@ use super::super::{
 };
 use super::super::{BlockedKey, LaneRead, LaneRows, LaneSet, LaneShare, Ownership};
 use super::super::{News, Stats, Store, StoredEvent, Unsettled, Wakeups};
-use super::{Calls, MemoryPool};
 use super::rows::Rows;
+use super::{Calls, MemoryPool};
 use crate::error::Error;
 use crate::event::EventId;
 use crate::table::TableName;
