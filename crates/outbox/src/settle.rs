@@ -223,7 +223,7 @@ impl Writer {
     /// Writes outcomes, each by the right that its event has at this moment. True if some were refused.
     async fn write(&self, batch: &[Outcome]) -> Result<bool, Error> {
         let (member, settling) = self.settling(batch);
-        let of_lane = |settling: &Option<Settling>| settling.is_some_and(|settling| settling.of_lane);
+        let of_lane = |settling: &Option<Settling>| settling.is_some_and(|settling| settling.lane.is_some());
         let (of_lanes, of_rows): (Vec<_>, Vec<_>) =
             batch.iter().zip(settling).partition(|(_, settling)| of_lane(settling));
         fail_point!("in-settle");
@@ -282,9 +282,11 @@ impl Writer {
 /// What is written; without what is no longer ours.
 fn settlements(batch: &[(&Outcome, Option<Settling>)]) -> Vec<Settlement> {
     let settlement = |(outcome, settling): &(&Outcome, Option<Settling>)| {
+        let Settling { lease, lane } = (*settling)?;
         Some(Settlement {
-            lease: (*settling)?.lease,
+            lease,
             verdict: outcome.verdict.clone(),
+            lane,
         })
     };
     batch.iter().filter_map(settlement).collect()

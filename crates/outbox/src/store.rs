@@ -142,6 +142,8 @@ pub struct Settlement {
     pub lease: Lease,
     /// What became of it.
     pub verdict: Verdict,
+    /// The lane that the row was read from, if it was: with it the row may be easier to find.
+    pub lane: Option<u8>,
 }
 
 /// How a delivery ended.

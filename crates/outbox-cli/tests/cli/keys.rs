@@ -53,6 +53,7 @@ async fn scene(server: Server) -> TestDatabase {
         .iter()
         .zip(verdicts)
         .map(|(row, verdict)| Settlement {
+            lane: None,
             lease: row.row.lease,
             verdict,
         })

@@ -97,6 +97,7 @@ async fn deliver(store: &dyn Store) {
                 _ => Verdict::Done,
             };
             Some(Settlement {
+                lane: None,
                 lease: row.lease,
                 verdict,
             })

@@ -45,6 +45,7 @@ impl Broken {
             }
             Self::DoneBeforeListener => {
                 let done = |row: &Claimed| Settlement {
+                    lane: None,
                     lease: row.lease,
                     verdict: Verdict::Done,
                 };
@@ -71,7 +72,15 @@ impl Broken {
             if let Some(lease) = lease_of_anybody(store, settlement.lease.seq).await? {
                 let verdict = settlement.verdict.clone();
                 store
-                    .settle(owner, Ownership::Rows, &[Settlement { lease, verdict }])
+                    .settle(
+                        owner,
+                        Ownership::Rows,
+                        &[Settlement {
+                            lease,
+                            verdict,
+                            lane: None,
+                        }],
+                    )
                     .await?;
             }
         }

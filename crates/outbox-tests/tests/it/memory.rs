@@ -51,6 +51,7 @@ async fn clock_can_be_moved_instead_of_sleeping() {
     assert!(second[0].recovered);
 
     let settlement = outbox::store::Settlement {
+        lane: None,
         lease: second[0].lease,
         verdict: Verdict::Done,
     };

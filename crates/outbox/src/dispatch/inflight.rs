@@ -72,8 +72,8 @@ enum Right {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settling {
     pub(crate) lease: Lease,
-    /// It was read from a lane.
-    pub(crate) of_lane: bool,
+    /// The lane that it was read from.
+    pub(crate) lane: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,10 @@ impl State {
                 seq: admission.seq,
                 token: held.token,
             },
-            of_lane: matches!(held.right, Right::Lane(_)),
+            lane: match held.right {
+                Right::Lease(_) => None,
+                Right::Lane(lane) => Some(lane),
+            },
         })
     }
 
@@ -404,7 +407,7 @@ mod tests {
     fn of_row(token: i64) -> Option<Settling> {
         Some(Settling {
             lease: lease(token),
-            of_lane: false,
+            lane: None,
         })
     }
 
@@ -428,7 +431,7 @@ mod tests {
         let admission = admit_from_lane(&in_flight, lease(1), 3).unwrap();
         assert_eq!(admit_from_lane(&in_flight, lease(1), 3), None);
         assert!(in_flight.start(admission, Duration::ZERO));
-        assert!(settle(&in_flight, admission).unwrap().of_lane);
+        assert_eq!(settle(&in_flight, admission).unwrap().lane, Some(3));
     }
 
     #[test]

@@ -4,13 +4,15 @@
 use std::fmt::Write;
 
 use super::row::{join_names, micros};
-use super::{Lease, Settlement, Verdict, cut};
+use super::{LaneSet, Lease, Settlement, Verdict, cut};
 
 /// Settlements by kind, with values as the columns hold them.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub(super) done: Vec<Lease>,
     pub(super) deleted: Vec<Lease>,
+    /// Where those two lie. All lanes, if of one of them it is not known.
+    pub(super) lanes: LaneSet,
     /// The changes of each kind are in the order of their rows.
     pub(super) retry: Vec<Change>,
     pub(super) dead: Vec<Change>,
@@ -32,8 +34,12 @@ pub(super) struct Change {
 impl Batch {
     pub(super) fn of(settlements: &[Settlement]) -> Self {
         let mut batch = Self::default();
-        for Settlement { lease, verdict } in settlements {
+        for Settlement { lease, verdict, lane } in settlements {
             let lease = *lease;
+            match lane {
+                Some(lane) => batch.lanes.insert(*lane),
+                None => batch.lanes = LaneSet::ALL,
+            }
             let change = |after: i64, error: &str, done_by: &[String]| Change {
                 lease,
                 after,

@@ -29,6 +29,12 @@ impl LaneSet {
         self.0.cast_signed()
     }
 
+    /// The first and the last of them. The first is beyond the last if there are none.
+    pub(crate) fn range(self) -> (i64, i64) {
+        let last = i64::from(LANES) - 1 - i64::from(self.0.leading_zeros());
+        (i64::from(self.0.trailing_zeros()), last)
+    }
+
     /// Adds a lane.
     pub fn insert(&mut self, lane: u8) {
         self.0 |= 1_u64.checked_shl(lane.into()).unwrap_or(0);
@@ -253,6 +259,9 @@ mod tests {
         let set: LaneSet = [0, 5, 63, 200].into_iter().collect();
         assert_eq!(set.iter().collect::<Vec<_>>(), [0, 5, 63]);
         assert_eq!((set.len(), LaneSet::ALL.len(), LaneSet::NONE.is_empty()), (3, 64, true));
+        assert_eq!((set.range(), LaneSet::ALL.range()), ((0, 63), (0, 63)));
+        assert_eq!(set.without([0].into_iter().collect()).first(1).range(), (5, 5));
+        assert_eq!(LaneSet::NONE.range(), (64, -1));
         assert_eq!(
             set.without([5].into_iter().collect())
                 .first(1)

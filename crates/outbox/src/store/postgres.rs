@@ -5,13 +5,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgListener, PgPool, PgRow};
-use sqlx::query::{Query, QueryScalar};
-use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction, ValueRef};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Connection, Postgres, Row, SqlSafeStr, SqlStr, Transaction, ValueRef};
 
 use super::batch::{Batch, Change, Stretch};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{bind_event, bind_leased, column_count, columns, micros, read_claimed};
-use super::statement::{Statement, query, read_rows};
+use super::statement::{Bind, Statement, query, read_rows};
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, News, Wakeups, Writers, quote};
 use crate::error::{Error, database};
 use crate::migrate::Migration;
@@ -96,8 +96,9 @@ pub struct Sql {
     release: SqlStr,
 }
 
-/// What is written about rows that are delivered. Those that came from one hand mostly lie close together; one read of the primary
-/// key from the first to the last finds them then, which takes half as long as looking each of them up.
+/// What is written about rows that are delivered. Those that came from one hand mostly lie close together; one read of the index of
+/// pending rows from the first to the last finds them then, which takes half as long as looking each of them up. It has the lanes
+/// in it, so that the rows of other nodes in between are left out there, and not looked at.
 #[derive(Debug)]
 struct Delivered {
     stretch: SqlStr,
@@ -142,9 +143,8 @@ impl Driver for Postgres {
         );
         let (done_by, error) = (said(3, "text"), said(4, "text"));
         let due = |n: u8| format!("now() + {} * interval '1 microsecond'", said(n, "bigint"));
-        let held_in_stretch = format!(
-            "t.seq between $1 and $2 and t.token = $4 and {pending} and get_bit($5::bytea, (t.seq - $1)::integer) = 1"
-        );
+        let held_in_stretch = "t.status in (0, 2) and t.seq between $1 and $2 and t.lane between $6 and $7 \
+             and t.token = $4 and get_bit($5::bytea, (t.seq - $1)::integer) = 1";
         let free = "locked_by = null, lease_until = null";
         Sql {
             // A statement that returns something gathers it first, which costs a producer some per cent.
@@ -460,12 +460,17 @@ impl Driver for Postgres {
                     last,
                     bits,
                     token,
-                }) => sqlx::query(statement.stretch.clone())
-                    .bind(first)
-                    .bind(last)
-                    .bind(member)
-                    .bind(token)
-                    .bind(bits),
+                }) => {
+                    let (first_lane, last_lane) = batch.lanes.range();
+                    sqlx::query(statement.stretch.clone())
+                        .bind(first)
+                        .bind(last)
+                        .bind(member)
+                        .bind(token)
+                        .bind(bits)
+                        .bind(first_lane)
+                        .bind(last_lane)
+                }
                 None => {
                     let (seqs, tokens) = arrays(leases);
                     sqlx::query(statement.tokens.clone())
@@ -558,73 +563,75 @@ impl Driver for Postgres {
     }
 
     async fn explain_read(pool: &PgPool, statement: Statement<Self>) -> Result<String, sqlx::Error> {
-        let query = query!(statement.prefixed("explain (analyze, buffers) "));
-        let rows = query.fetch_all(pool).await?;
-        let lines = rows.iter().map(|row| row.try_get::<String, _>(0));
-        Ok(lines.collect::<Result<Vec<_>, _>>()?.join("\n"))
+        let (sql, binds, _) = statement.into_parts();
+        let arguments = binds.into_iter().map(|bind| match bind {
+            Bind::Int(value) => ("bigint", Some(value.to_string())),
+            Bind::Text(value) => ("text", Some(value)),
+        });
+        explain_prepared(pool, &sql.0, arguments.collect()).await
     }
 
     async fn explain(pool: &PgPool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
-        let leases: Vec<i64> = (1..=100).collect();
-        let numbers = vec![0_i64; 100];
-        let texts = vec!["x"; 100];
-        let stretch = |query: QueryScalar<'static, Postgres, String, PgArguments>| {
-            let query = query.bind(1_i64).bind(100_i64).bind(None::<&str>);
-            query.bind(0_i64).bind(vec![0xff_u8; 13])
+        let list =
+            |value: &dyn Fn(i64) -> String| format!("{{{}}}", (1..=100).map(value).collect::<Vec<_>>().join(","));
+        let leases = || ("bigint[]", Some(list(&|seq| seq.to_string())));
+        let numbers = || ("bigint[]", Some(list(&|_| "0".to_owned())));
+        let texts = || ("text[]", Some(list(&|_| "x".to_owned())));
+        let number = |value: i64| ("bigint", Some(value.to_string()));
+        let node = || ("text", Some("explain".to_owned()));
+        let no_member = ("text", None);
+        let stretch = |no_member| {
+            let bits = ("bytea", Some(format!("\\x{}", "ff".repeat(13))));
+            let (first, last, token) = (number(1), number(100), number(0));
+            vec![first, last, no_member, token, bits, number(0), number(63)]
         };
-        let explain = |sql: &SqlStr| AssertSqlSafe(format!("explain (analyze, buffers) {}", sql.as_str()));
-        let mut tx = pool.begin().await?;
-        let query = match statement {
-            Explain::Claim => sqlx::query_scalar(explain(&sql.claim))
-                .bind(None::<i64>)
-                .bind(0_i64)
-                .bind(100_i64)
-                .bind("explain")
-                .bind(1_i64)
-                .bind(0_i64),
-            Explain::ReadLeased => sqlx::query_scalar(explain(&sql.read_leased))
-                .bind(&leases)
-                .bind(&numbers)
-                .bind(0_i64),
-            Explain::Done => sqlx::query_scalar(explain(&sql.done.tokens))
-                .bind(&leases)
-                .bind(&numbers)
-                .bind(None::<&str>),
-            Explain::DoneByOneToken => stretch(sqlx::query_scalar(explain(&sql.done.stretch))),
-            Explain::DeleteByOneToken => stretch(sqlx::query_scalar(explain(&sql.delete.stretch))),
-            Explain::Delete => sqlx::query_scalar(explain(&sql.delete.tokens))
-                .bind(&leases)
-                .bind(&numbers)
-                .bind(None::<&str>),
-            Explain::Retry => sqlx::query_scalar(explain(&sql.retry))
-                .bind(&leases)
-                .bind(&numbers)
-                .bind(&texts)
-                .bind(&texts)
-                .bind("explain")
-                .bind(&numbers),
-            Explain::Dead => sqlx::query_scalar(explain(&sql.dead))
-                .bind(&leases)
-                .bind(&numbers)
-                .bind(&texts)
-                .bind(&texts)
-                .bind("explain"),
-            Explain::Defer => sqlx::query_scalar(explain(&sql.defer))
-                .bind(&leases)
-                .bind(&numbers)
-                .bind(&texts)
-                .bind(&numbers),
-            Explain::Renew => sqlx::query_scalar(explain(&sql.renew))
-                .bind(&leases)
-                .bind(&numbers)
-                .bind(0_i64),
-            Explain::Release => sqlx::query_scalar(explain(&sql.release)).bind(&leases).bind(&numbers),
+        let (sql, arguments) = match statement {
+            Explain::Claim => (
+                &sql.claim,
+                vec![("bigint", None), number(0), number(100), node(), number(1), number(0)],
+            ),
+            Explain::ReadLeased => (&sql.read_leased, vec![leases(), numbers(), number(0)]),
+            Explain::Done => (&sql.done.tokens, vec![leases(), numbers(), no_member]),
+            Explain::DoneByOneToken => (&sql.done.stretch, stretch(no_member)),
+            Explain::DeleteByOneToken => (&sql.delete.stretch, stretch(no_member)),
+            Explain::Delete => (&sql.delete.tokens, vec![leases(), numbers(), no_member]),
+            Explain::Retry => (
+                &sql.retry,
+                vec![leases(), numbers(), texts(), texts(), node(), numbers()],
+            ),
+            Explain::Dead => (&sql.dead, vec![leases(), numbers(), texts(), texts(), node()]),
+            Explain::Defer => (&sql.defer, vec![leases(), numbers(), texts(), numbers()]),
+            Explain::Renew => (&sql.renew, vec![leases(), numbers(), number(0)]),
+            Explain::Release => (&sql.release, vec![leases(), numbers()]),
             Explain::ReadLanes | Explain::ReadInOrder => unreachable!("explained by explain_read"),
         };
-        let lines: Vec<String> = query.fetch_all(&mut *tx).await?;
-        tx.rollback().await?;
-        Ok(lines.join("\n"))
+        explain_prepared(pool, sql.as_str(), arguments).await
     }
+}
+
+/// Runs a statement in vain, and says how. Explained with its values bound it would be planned for those values; what our
+/// connections keep is a plan for any.
+async fn explain_prepared(
+    pool: &PgPool,
+    sql: &str,
+    arguments: Vec<(&str, Option<String>)>,
+) -> Result<String, sqlx::Error> {
+    let types: Vec<_> = arguments.iter().map(|(kind, _)| *kind).collect();
+    let literal = |value: &String| format!("'{}'", value.replace('\'', "''"));
+    let values = arguments
+        .iter()
+        .map(|(_, value)| value.as_ref().map_or_else(|| "null".to_owned(), literal));
+    let values: Vec<_> = values.collect();
+    // Closed in the end: what is prepared outlives a transaction.
+    let mut connection = pool.acquire().await?.detach();
+    let prepare = format!("begin; prepare explained ({}) as {sql}", types.join(", "));
+    sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut connection).await?;
+    let explain = format!("explain (analyze, buffers) execute explained ({})", values.join(", "));
+    let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(&mut connection).await?;
+    let lines = rows.iter().map(|row| row.try_get::<String, _>(0));
+    let lines = lines.collect::<Result<Vec<_>, _>>()?;
+    connection.close().await?;
+    Ok(lines.join("\n"))
 }
 
 /// What is said in a notification of [`News::Lanes`]. Anything else is of events: also from a program in another language.

@@ -66,6 +66,7 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
     if !matches!(read.wanted, Wanted::InOrder { keys, without, .. } if keys.is_some() || !without.is_empty()) {
         statement.prepared();
     }
+    push_range(&mut statement, read.lanes);
     if read.lanes != LaneSet::ALL {
         let lanes = statement.placeholder(read.lanes.bits());
         statement.push(&format!(" and ({} & 1) = 1", D::shift_right(&lanes, "t.lane")));
@@ -130,7 +131,9 @@ pub(super) async fn unsettled<D: Driver>(store: &SqlStore<D>, after: i64) -> Res
         D::in_order_of_writing(&store.table),
         D::PENDING_IN_ORDER,
     ));
-    statement.bind(after).push(&format!(
+    statement.bind(after);
+    push_range(&mut statement, LaneSet::ALL);
+    statement.push(&format!(
         " order by t.seq limit 1), (select min(k.seq) from {} k where k.blocked_until is null and k.seq > ",
         quote::<D>(&store.table.key())
     ));
@@ -146,6 +149,16 @@ pub(super) async fn unsettled<D: Driver>(store: &SqlStore<D>, after: i64) -> Res
         first: [D::int(row, 0)?, D::int(row, 1)?].into_iter().flatten().min(),
         replays: D::int(row, 2)?.unwrap_or(0),
     })
+}
+
+/// Lanes lie side by side, mostly. Where they are in the index, it leaves the rows of others out by this, and need not look at
+/// them; and PostgreSQL believes so much of a range that no statistics make another index seem better.
+fn push_range<D: Driver>(statement: &mut Statement<D>, lanes: LaneSet) {
+    if D::LANE_HOLDERS > 1 {
+        let (first, last) = lanes.range();
+        statement.push(" and t.lane between ").bind(first);
+        statement.push(" and ").bind(last);
+    }
 }
 
 /// `and (.. or ..)`: rows of these keys, if there are any.

@@ -173,6 +173,7 @@ macro_rules! store_conformance {
                 unsettled_row_is_pending_or_parks_its_key
                 writers_are_told_of_until_they_have_ended
                 row_of_a_lane_is_settled_like_any_other
+                rows_are_read_and_settled_by_whatever_lanes
                 // lead
                 one_of_many_leads
                 leader_stays_until_the_lease_ends
@@ -279,6 +280,7 @@ async fn settle(store: &dyn Store, settlements: &[(Lease, Verdict)]) -> Settled 
     let settlements: Vec<_> = settlements
         .iter()
         .map(|(lease, verdict)| Settlement {
+            lane: None,
             lease: *lease,
             verdict: verdict.clone(),
         })

@@ -49,7 +49,15 @@ fn keyed(id: &str) -> Event {
 
 async fn settle_as(store: &dyn Store, member: &str, by: Ownership, lease: Lease, verdict: Verdict) -> u64 {
     let settled = store
-        .settle(member, by, &[Settlement { lease, verdict }])
+        .settle(
+            member,
+            by,
+            &[Settlement {
+                lease,
+                verdict,
+                lane: None,
+            }],
+        )
         .await
         .unwrap();
     assert_eq!(settled.applied + settled.stale, 1);
@@ -438,6 +446,38 @@ pub async fn row_of_a_lane_is_settled_like_any_other<H: Harness>(h: &H) {
     assert_eq!(attempts[0].node, "member");
     let lease = super::claim_one(&*store, "node", LONG).await.lease;
     settle_one(&*store, lease, Verdict::Done).await;
+}
+
+/// Lanes side by side or not: what lies between them is left alone.
+pub async fn rows_are_read_and_settled_by_whatever_lanes<H: Harness>(h: &H) {
+    let store = h.store();
+    join(&*store, "member").await;
+    let third = |of: u8| -> LaneSet { (0..64).filter(|lane| lane % 3 == of).collect() };
+    let side_by_side = LaneSet::ALL.first(20);
+    for (parts, done) in [
+        (vec![third(0), third(1), third(2)], Verdict::Done),
+        (
+            vec![side_by_side, LaneSet::ALL.without(side_by_side)],
+            Verdict::DoneAndDeleted,
+        ),
+    ] {
+        let events: Vec<Event> = (0..200).map(|n| keyed(&format!("key-{n}"))).collect();
+        let mut left = write(h, &events).await;
+        for lanes in parts {
+            let rows = read(&*store, lanes, DELIVERABLE).await.rows;
+            let settlements = rows.iter().map(|row| Settlement {
+                lease: row.row.lease,
+                verdict: done.clone(),
+                lane: Some(row.lane),
+            });
+            let settlements: Vec<_> = settlements.collect();
+            let settled = store.settle("member", Ownership::Lanes, &settlements).await.unwrap();
+            assert_eq!((settled.applied, settled.stale), (rows.len() as u64, 0), "{lanes:?}");
+            left.retain(|seq| !rows.iter().any(|row| row.row.lease.seq == *seq));
+            assert_eq!(seqs(&read(&*store, LaneSet::ALL, DELIVERABLE).await), left, "{lanes:?}");
+        }
+        assert!(left.is_empty());
+    }
 }
 
 /// Delayed rows are not done with, nor those that park their key; those that were tried again are, once they are delivered.

@@ -355,6 +355,7 @@ pub async fn large_batch_is_settled_at_once<H: Harness>(h: &H) {
         .iter()
         .enumerate()
         .map(|(at, row)| Settlement {
+            lane: None,
             lease: row.lease,
             verdict: match at % 3 {
                 0 => Verdict::Done,
