@@ -102,7 +102,7 @@ impl Workload {
     /// How many events of a node can have been delivered and not yet be marked: what its workers are at, what waits for the
     /// settler, and what the settler is writing.
     pub(crate) fn window(&self) -> u64 {
-        (self.workers + 3 * self.settle_batch) as u64
+        (self.workers + 4 * self.settle_batch) as u64
     }
 }
 

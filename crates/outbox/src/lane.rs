@@ -75,12 +75,15 @@ impl LaneKeeper {
 
     async fn leave(&self) -> Result<(), Error> {
         in_time("leaving", self.store.leave(&self.member())).await?;
-        self.tell().await
+        self.tell().await;
+        Ok(())
     }
 
     /// Others find out by themselves, but later.
-    async fn tell(&self) -> Result<(), Error> {
-        in_time("notifying", self.store.notify(News::Lanes)).await
+    async fn tell(&self) {
+        if let Err(error) = in_time("notifying", self.store.notify(News::Lanes)).await {
+            tracing::warn!(%error, "other nodes could not be told of lanes");
+        }
     }
 
     fn often(&self) -> Duration {
@@ -107,16 +110,13 @@ impl LaneKeeper {
                 );
                 self.joined += 1;
                 joining = true;
-                match self.share(true, take).await? {
-                    Some(shared) => shared,
-                    None => return Ok(HANDING_OVER),
+                match self.share(true, take).await {
+                    Ok(Some(shared)) => shared,
+                    Ok(None) => return Ok(HANDING_OVER),
+                    Err(error) => return Err(self.unknown(error)),
                 }
             }
-            // Whether it has joined is unknown: the next time it joins under another name.
-            Err(error) if joining => {
-                self.joined += 1;
-                return Err(error);
-            }
+            Err(error) if joining => return Err(self.unknown(error)),
             Err(error) => return Err(error),
         };
         let handing_over = self.keep(&shared, started + lease).await?;
@@ -128,10 +128,16 @@ impl LaneKeeper {
             self.members = (shared.members, Instant::now());
         }
         if joining && shared.held.len() < shared.fair {
-            self.tell().await?;
+            self.tell().await;
         }
         let stirring = self.members.1.elapsed() < STIR;
         Ok(next_look(&shared, handing_over, stirring, self.often()))
+    }
+
+    /// Whether it has joined is unknown: the next time it joins under another name.
+    fn unknown(&mut self, error: Error) -> Error {
+        self.joined += 1;
+        error
     }
 
     async fn share(&self, joining: bool, take: bool) -> Result<Option<LaneShare>, Error> {
@@ -171,7 +177,7 @@ impl LaneKeeper {
                 in_time("leaving", self.store.leave(&member)).await?;
                 return Err(error);
             }
-            self.tell().await?;
+            self.tell().await;
         }
         Ok(excess != quiet)
     }

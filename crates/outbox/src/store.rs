@@ -142,7 +142,7 @@ pub struct Settlement {
     pub lease: Lease,
     /// What became of it.
     pub verdict: Verdict,
-    /// The lane that the row was read from, if it was: with it the row may be easier to find.
+    /// The lane that the row was read from, if it was. Some databases find rows faster by it, and none in another lane.
     pub lane: Option<u8>,
 }
 

@@ -150,6 +150,27 @@ async fn plans_of_a_backlog_go_by_the_index_of_waiting_rows_on_postgres() {
     goes_by_waiting_rows(&*on.store(), "a backlog").await;
 }
 
+/// By the statistics of a drained queue all indexes of waiting rows are alike, and the newest is taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plans_of_a_drained_queue_are_those_of_a_backlog_on_postgres() {
+    let on = open_postgres().await;
+    deliver(&on, "now()", "'done-' || n", "generate_series(1, 20000) as n").await;
+    script::<sqlx::Postgres>(
+        &on.pool,
+        "update outbox_event set status = 1, done_at = now() where status = 0",
+    )
+    .await;
+    for prepare in [
+        "vacuum (full, analyze) outbox_event",
+        "reindex index concurrently outbox_event_pending",
+        "reindex index concurrently outbox_event_pending_seq",
+        "reindex index concurrently outbox_event_pkey",
+    ] {
+        script::<sqlx::Postgres>(&on.pool, prepare).await;
+        goes_by_waiting_rows(&*on.store(), prepare).await;
+    }
+}
+
 /// And in the right order: the other one would be read from its start.
 async fn goes_by_waiting_rows(store: &dyn Store, when: &str) {
     for (statement, index) in [

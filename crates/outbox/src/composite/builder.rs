@@ -346,7 +346,7 @@ impl<D: Backend, O> Builder<D, O> {
             interceptors: self.interceptors,
             retry: self.retry,
             retry_by_type: self.retry_by_type,
-            // Room for one batch, while two more are being written: so much comes again, at the most, after a crash.
+            // Room for two batches, while two more are being written: so much comes again, at the most, after a crash.
             outcomes: Outcomes::new(self.settle.batch),
             telemetry: Arc::clone(&telemetry),
             lease: self.lease,

@@ -36,11 +36,12 @@ create table "{table}" (
   autovacuum_analyze_scale_factor = 0.02
 );
 
--- Pending rows alone, in the order they are due: delivered rows slow nothing down. Here and in the other indexes half of a page
--- is left for the new version of each row that a claim or a mark makes: a full page would have to be searched for old versions
--- first, and then split.
+-- Pending rows alone, in the order they are due: delivered rows slow nothing down. Here, in the next index, and in those of seq
+-- and event_id half of a page is left for the new version of each row that a mark makes, or a claim that finds no room beside the
+-- old one: a full page would have to be searched for old versions first, and then split. Whatever does not ask when a row is due
+-- cannot go by this index, which it would read from its start: so it says of available_at what is true of every row.
 create index "{table}_pending" on "{table}" (available_at, seq) with (fillfactor = 50, deduplicate_items = off)
-  where status in (0, 2);
+  where status in (0, 2) and available_at is not null;
 
 -- Pending rows alone, in the order of writing: how the owner of a lane reads it. With the lane in it, those of other owners are
 -- passed over without a look at them.

@@ -388,7 +388,7 @@ pub(super) async fn stats<D: Driver>(store: &SqlStore<D>, at_most: u64) -> Resul
         stats.at_least |= total >= at_most;
     }
     let oldest = Statement::<D>::new(format!(
-        "select {}, {} from (select {due} as due from {table} where {} order by {due} limit 1) as oldest",
+        "select {}, {} from (select {due} as due from {table} where {} and {due} is not null order by {due} limit 1) as oldest",
         D::micros("due"),
         D::micros(D::NOW),
         D::PENDING,

@@ -4,14 +4,14 @@
 use std::fmt::Write;
 
 use super::row::{join_names, micros};
-use super::{LaneSet, Lease, Settlement, Verdict, cut};
+use super::{LANES, LaneSet, Lease, Settlement, Verdict, cut};
 
 /// Settlements by kind, with values as the columns hold them.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub(super) done: Vec<Lease>,
     pub(super) deleted: Vec<Lease>,
-    /// Where those two lie. All lanes, if of one of them it is not known.
+    /// Where all of these rows lie. All lanes, if of one of them it is not known.
     pub(super) lanes: LaneSet,
     /// The changes of each kind are in the order of their rows.
     pub(super) retry: Vec<Change>,
@@ -37,8 +37,8 @@ impl Batch {
         for Settlement { lease, verdict, lane } in settlements {
             let lease = *lease;
             match lane {
-                Some(lane) => batch.lanes.insert(*lane),
-                None => batch.lanes = LaneSet::ALL,
+                Some(lane) if u32::from(*lane) < LANES => batch.lanes.insert(*lane),
+                _ => batch.lanes = LaneSet::ALL,
             }
             let change = |after: i64, error: &str, done_by: &[String]| Change {
                 lease,

@@ -407,16 +407,13 @@ impl Driver for Postgres {
             .bind(claim.owner)
             .bind(micros(claim.lease))
             .bind(claim.after.map_or(0, |(_, seq)| seq));
-        let mut rows = read_rows(reading, query, |row| {
+        read_rows(reading, query, |row| {
             Ok(Claimed {
                 recovered: row.try_get(column_count::<Self>())?,
                 ..read_claimed::<Self>(row)?
             })
         })
-        .await?;
-        // They come as they lie in the table.
-        rows.sort_unstable_by_key(|row| (row.due_at, row.lease.seq));
-        Ok(rows)
+        .await
     }
 
     async fn read_leased(
@@ -579,11 +576,11 @@ impl Driver for Postgres {
         let texts = || ("text[]", Some(list(&|_| "x".to_owned())));
         let number = |value: i64| ("bigint", Some(value.to_string()));
         let node = || ("text", Some("explain".to_owned()));
-        let no_member = ("text", None);
-        let stretch = |no_member| {
+        let no_member = ("text", None::<String>);
+        let stretch = || {
             let bits = ("bytea", Some(format!("\\x{}", "ff".repeat(13))));
             let (first, last, token) = (number(1), number(100), number(0));
-            vec![first, last, no_member, token, bits, number(0), number(63)]
+            vec![first, last, no_member.clone(), token, bits, number(0), number(63)]
         };
         let (sql, arguments) = match statement {
             Explain::Claim => (
@@ -592,8 +589,8 @@ impl Driver for Postgres {
             ),
             Explain::ReadLeased => (&sql.read_leased, vec![leases(), numbers(), number(0)]),
             Explain::Done => (&sql.done.tokens, vec![leases(), numbers(), no_member]),
-            Explain::DoneByOneToken => (&sql.done.stretch, stretch(no_member)),
-            Explain::DeleteByOneToken => (&sql.delete.stretch, stretch(no_member)),
+            Explain::DoneByOneToken => (&sql.done.stretch, stretch()),
+            Explain::DeleteByOneToken => (&sql.delete.stretch, stretch()),
             Explain::Delete => (&sql.delete.tokens, vec![leases(), numbers(), no_member]),
             Explain::Retry => (
                 &sql.retry,
@@ -630,6 +627,8 @@ async fn explain_prepared(
     let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(&mut connection).await?;
     let lines = rows.iter().map(|row| row.try_get::<String, _>(0));
     let lines = lines.collect::<Result<Vec<_>, _>>()?;
+    // Awaited, so that no lock of it is left when the next one is explained.
+    sqlx::raw_sql("rollback").execute(&mut connection).await?;
     connection.close().await?;
     Ok(lines.join("\n"))
 }
@@ -653,7 +652,8 @@ impl Wakeups for Notifications {
     }
 }
 
-/// Seqs, sorted as all statements want them, and the token of each.
+/// Seqs, sorted as all statements want them, and the token of each. Of two leases of one row only that with the higher token, the
+/// later one, is found.
 fn arrays(leases: &[Lease]) -> (Vec<i64>, Vec<i64>) {
     let mut leases = leases.to_vec();
     leases.sort_unstable_by_key(|lease| (lease.seq, lease.token));
