@@ -95,6 +95,8 @@ pub(crate) trait BareDatabase: Driver {
     const HOLD: Option<&'static str>;
     /// Whether the library wakes other processes by notifications.
     const NOTIFIES: bool;
+    /// Asks for one number: how much the database has yet to clean up, which it does by itself and cannot be told to.
+    const LEFT_TO_TIDY: Option<&'static str> = None;
 
     fn bare_statements(tables: &Tables, batch: usize) -> Statements;
 

@@ -20,6 +20,8 @@ use crate::progress::Progress;
 const FILL_STEP: u64 = 10_000;
 /// How often it is asked whether the last events are settled.
 const GLANCE: Duration = Duration::from_millis(2);
+/// What may be left to clean up: some of it is of others.
+const LITTLE: i64 = 20;
 /// How long nothing may happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Nodes do not hold more than this: what lies before is settled when what lies after it is.
@@ -113,6 +115,16 @@ impl<'a, D: BareDatabase> Stand<'a, D> {
                 Err(error) if error.as_database_error().is_none() => return Err(error.into()),
                 // Refused, or done.
                 _ => {}
+            }
+        }
+        if let Some(left) = D::LEFT_TO_TIDY {
+            let patience = Instant::now() + PATIENCE;
+            while Instant::now() < patience
+                && D::number(&self.pool, left.to_owned())
+                    .await
+                    .is_ok_and(|left| left > LITTLE)
+            {
+                tokio::time::sleep(GLANCE).await;
             }
         }
         Ok(())

@@ -11,6 +11,9 @@ impl BareDatabase for MySql {
     const SESSION: &'static str = "set session transaction isolation level read committed";
     const HOLD: Option<&'static str> = None;
     const NOTIFIES: bool = false;
+    const LEFT_TO_TIDY: Option<&'static str> = Some(
+        "select cast(`count` as signed) from information_schema.innodb_metrics where name = 'trx_rseg_history_len'",
+    );
 
     fn bare_statements(Tables { events, orders }: &Tables, batch: usize) -> Statements {
         let row = "seq, timestampdiff(microsecond, '1970-01-01', available_at), event_id, event_type, aggregate_type, \
@@ -74,7 +77,11 @@ impl BareDatabase for MySql {
     }
 
     fn tidy(Tables { events, orders }: &Tables) -> Vec<String> {
-        vec![format!("analyze table {events}, {orders}")]
+        vec![
+            format!("analyze table {events}, {orders}"),
+            // Writes the pages of both to the disk: otherwise one side may have to do that for the other.
+            format!("flush tables {events}, {orders} for export; unlock tables"),
+        ]
     }
 
     bare_statements_run_alike!(begin: "begin", seqs: |query, seqs, sql| bind_seqs(query, seqs, sql.batch));
