@@ -113,10 +113,10 @@ impl LaneKeeper {
                 match self.share(true, take).await {
                     Ok(Some(shared)) => shared,
                     Ok(None) => return Ok(HANDING_OVER),
-                    Err(error) => return Err(self.unknown(error)),
+                    Err(error) => return Err(self.joins_anew(error)),
                 }
             }
-            Err(error) if joining => return Err(self.unknown(error)),
+            Err(error) if joining => return Err(self.joins_anew(error)),
             Err(error) => return Err(error),
         };
         let handing_over = self.keep(&shared, started + lease).await?;
@@ -135,7 +135,7 @@ impl LaneKeeper {
     }
 
     /// Whether it has joined is unknown: the next time it joins under another name.
-    fn unknown(&mut self, error: Error) -> Error {
+    fn joins_anew(&mut self, error: Error) -> Error {
         self.joined += 1;
         error
     }

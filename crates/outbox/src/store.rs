@@ -146,6 +146,17 @@ pub struct Settlement {
     pub lane: Option<u8>,
 }
 
+impl Settlement {
+    /// Of a row whose lane is not known, or does not matter.
+    pub fn new(lease: Lease, verdict: Verdict) -> Self {
+        Self {
+            lease,
+            verdict,
+            lane: None,
+        }
+    }
+}
+
 /// How a delivery ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -52,11 +52,7 @@ async fn scene(server: Server) -> TestDatabase {
     let settlements: Vec<Settlement> = rows
         .iter()
         .zip(verdicts)
-        .map(|(row, verdict)| Settlement {
-            lane: None,
-            lease: row.row.lease,
-            verdict,
-        })
+        .map(|(row, verdict)| Settlement::new(row.row.lease, verdict))
         .collect();
     let settled = store.settle("node", Ownership::Keys, &settlements).await.unwrap();
     assert_eq!(settled.applied, 2);

@@ -96,11 +96,7 @@ async fn deliver(store: &dyn Store) {
                 "busy" => return None,
                 _ => Verdict::Done,
             };
-            Some(Settlement {
-                lane: None,
-                lease: row.lease,
-                verdict,
-            })
+            Some(Settlement::new(row.lease, verdict))
         })
         .collect();
     assert_eq!(

@@ -44,11 +44,7 @@ impl Broken {
                 rows.retain(|row| row.lease.seq > cursor);
             }
             Self::DoneBeforeListener => {
-                let done = |row: &Claimed| Settlement {
-                    lane: None,
-                    lease: row.lease,
-                    verdict: Verdict::Done,
-                };
+                let done = |row: &Claimed| Settlement::new(row.lease, Verdict::Done);
                 let done: Vec<_> = rows.iter().map(done).collect();
                 store.settle(claim.owner, Ownership::Rows, &done).await?;
             }
@@ -72,15 +68,7 @@ impl Broken {
             if let Some(lease) = lease_of_anybody(store, settlement.lease.seq).await? {
                 let verdict = settlement.verdict.clone();
                 store
-                    .settle(
-                        owner,
-                        Ownership::Rows,
-                        &[Settlement {
-                            lease,
-                            verdict,
-                            lane: None,
-                        }],
-                    )
+                    .settle(owner, Ownership::Rows, &[Settlement::new(lease, verdict)])
                     .await?;
             }
         }

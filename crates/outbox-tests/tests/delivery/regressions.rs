@@ -4,6 +4,7 @@ mod ahead;
 mod alarms;
 mod counters;
 mod ends;
+mod lanes;
 mod listeners;
 mod options;
 mod rows;

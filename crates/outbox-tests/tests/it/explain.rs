@@ -297,10 +297,8 @@ async fn rows_read_are_those_asked_for(on: &On<sqlx::MySql>, store: &dyn Store) 
     let settlements: Vec<_> = claimed
         .iter()
         .enumerate()
-        .map(|(at, row)| Settlement {
-            lane: None,
-            lease: row.lease,
-            verdict: match at % 5 {
+        .map(|(at, row)| {
+            let verdict = match at % 5 {
                 0 => Verdict::Done,
                 1 => Verdict::DoneAndDeleted,
                 2 => Verdict::Retry {
@@ -316,7 +314,8 @@ async fn rows_read_are_those_asked_for(on: &On<sqlx::MySql>, store: &dyn Store) 
                     after: Duration::ZERO,
                     done_by: Vec::new(),
                 },
-            },
+            };
+            Settlement::new(row.lease, verdict)
         })
         .collect();
     let start = rows_read().await;

@@ -50,11 +50,7 @@ async fn clock_can_be_moved_instead_of_sleeping() {
     assert_eq!(second.len(), 1);
     assert!(second[0].recovered);
 
-    let settlement = outbox::store::Settlement {
-        lane: None,
-        lease: second[0].lease,
-        verdict: Verdict::Done,
-    };
+    let settlement = outbox::store::Settlement::new(second[0].lease, Verdict::Done);
     store.settle("node", Ownership::Rows, &[settlement]).await.unwrap();
     let purge = Purge {
         statuses: vec![Status::Done],

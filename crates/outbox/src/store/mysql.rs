@@ -1,14 +1,15 @@
 //! MySQL and MariaDB. A batch travels as one JSON value, so that every statement has one text; rows are written by their
 //! primary key, under READ COMMITTED, so that nothing but those rows is locked.
 
+mod explain;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlRow};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlRow};
 use sqlx::pool::PoolOptions;
-use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Either, Executor, MySql, Row, SqlSafeStr, SqlStr, Transaction};
 
 use super::batch::{Batch, Change, changes_json, leases_json, one_token};
@@ -549,46 +550,11 @@ impl Driver for MySql {
     }
 
     async fn explain_read(pool: &MySqlPool, statement: Statement<Self>) -> Result<String, sqlx::Error> {
-        let query = query!(statement.prefixed("explain "));
-        Ok(plan(&query.fetch_all(pool).await?))
+        explain::read(pool, statement).await
     }
 
     async fn explain(pool: &MySqlPool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
-        let rows: Vec<_> = (1..=100_i64)
-            .map(|seq| serde_json::json!([seq, 0, 0, "x", "x"]))
-            .collect();
-        let batch = serde_json::Value::from(rows).to_string();
-        let explain = |sql: &SqlStr| AssertSqlSafe(format!("explain {}", sql.as_str()));
-        let listed = |query: Query<'static, Self, MySqlArguments>| {
-            let query = (1..=128_i64).fold(query, |query, seq| query.bind(seq));
-            query.bind(0_i64).bind(None::<&str>).bind(None::<&str>)
-        };
-        let query = match statement {
-            Explain::Claim => sqlx::query(explain(&sql.claim))
-                .bind(0_i64)
-                .bind(0_i64)
-                .bind(0_i64)
-                .bind(0_i64)
-                .bind(100_i64),
-            Explain::ReadLeased => sqlx::query(explain(&sql.read_leased)).bind(batch).bind(0_i64),
-            Explain::Done => sqlx::query(explain(&sql.done.tokens))
-                .bind(batch)
-                .bind(None::<&str>)
-                .bind(None::<&str>),
-            Explain::DoneByOneToken => listed(sqlx::query(explain(&sql.done.one_token(128)))),
-            Explain::DeleteByOneToken => listed(sqlx::query(explain(&sql.delete.one_token(128)))),
-            Explain::Delete => sqlx::query(explain(&sql.delete.tokens))
-                .bind(batch)
-                .bind(None::<&str>)
-                .bind(None::<&str>),
-            Explain::Retry => sqlx::query(explain(&sql.retry)).bind(batch),
-            Explain::Dead => sqlx::query(explain(&sql.dead)).bind(batch),
-            Explain::Defer => sqlx::query(explain(&sql.defer)).bind(batch),
-            Explain::Renew => sqlx::query(explain(&sql.renew)).bind(batch).bind(0_i64),
-            Explain::Release => sqlx::query(explain(&sql.release)).bind(batch),
-            Explain::ReadLanes | Explain::ReadInOrder => unreachable!("explained by explain_read"),
-        };
-        Ok(plan(&query.fetch_all(pool).await?))
+        explain::statement(pool, sql, statement).await
     }
 }
 
@@ -597,29 +563,6 @@ impl Driver for MySql {
 fn kept(mut statement: Statement<MySql>) -> Statement<MySql> {
     statement.prepared();
     statement
-}
-
-/// The plan's rows, a line each.
-fn plan(rows: &[MySqlRow]) -> String {
-    let mut plan = String::new();
-    for row in rows {
-        let text = |column: &str| {
-            row.try_get::<Option<String>, _>(column)
-                .ok()
-                .flatten()
-                .unwrap_or_default()
-        };
-        // A number in MySQL, text in MariaDB.
-        let rows = match row.try_get::<Option<u64>, _>("rows") {
-            Ok(rows) => rows.unwrap_or(0).to_string(),
-            Err(_) => text("rows"),
-        };
-        let (table, access, key, extra) = (text("table"), text("type"), text("key"), text("Extra"));
-        plan.push_str(&format!(
-            "table={table} type={access} key={key} rows={rows} extra={extra}\n"
-        ));
-    }
-    plan
 }
 
 fn number(error: &sqlx::Error) -> Option<u16> {

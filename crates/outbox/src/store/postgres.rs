@@ -1,17 +1,19 @@
 //! PostgreSQL. Arrays carry a batch as a few values, so that every statement has one text and one plan.
 
+mod explain;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgListener, PgPool, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Connection, Postgres, Row, SqlSafeStr, SqlStr, Transaction, ValueRef};
+use sqlx::{AssertSqlSafe, Postgres, Row, SqlSafeStr, SqlStr, Transaction, ValueRef};
 
 use super::batch::{Batch, Change, Stretch};
 use super::driver::{Dialect, Driver, Held, Serialized};
 use super::row::{bind_event, bind_leased, column_count, columns, micros, read_claimed};
-use super::statement::{Bind, Statement, query, read_rows};
+use super::statement::{Statement, query, read_rows};
 use super::{Claim, Claimed, Explain, Inserted, Lease, NewRow, News, Wakeups, Writers, quote};
 use crate::error::{Error, database};
 use crate::migrate::Migration;
@@ -560,77 +562,12 @@ impl Driver for Postgres {
     }
 
     async fn explain_read(pool: &PgPool, statement: Statement<Self>) -> Result<String, sqlx::Error> {
-        let (sql, binds, _) = statement.into_parts();
-        let arguments = binds.into_iter().map(|bind| match bind {
-            Bind::Int(value) => ("bigint", Some(value.to_string())),
-            Bind::Text(value) => ("text", Some(value)),
-        });
-        explain_prepared(pool, &sql.0, arguments.collect()).await
+        explain::read(pool, statement).await
     }
 
     async fn explain(pool: &PgPool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
-        let list =
-            |value: &dyn Fn(i64) -> String| format!("{{{}}}", (1..=100).map(value).collect::<Vec<_>>().join(","));
-        let leases = || ("bigint[]", Some(list(&|seq| seq.to_string())));
-        let numbers = || ("bigint[]", Some(list(&|_| "0".to_owned())));
-        let texts = || ("text[]", Some(list(&|_| "x".to_owned())));
-        let number = |value: i64| ("bigint", Some(value.to_string()));
-        let node = || ("text", Some("explain".to_owned()));
-        let no_member = ("text", None::<String>);
-        let stretch = || {
-            let bits = ("bytea", Some(format!("\\x{}", "ff".repeat(13))));
-            let (first, last, token) = (number(1), number(100), number(0));
-            vec![first, last, no_member.clone(), token, bits, number(0), number(63)]
-        };
-        let (sql, arguments) = match statement {
-            Explain::Claim => (
-                &sql.claim,
-                vec![("bigint", None), number(0), number(100), node(), number(1), number(0)],
-            ),
-            Explain::ReadLeased => (&sql.read_leased, vec![leases(), numbers(), number(0)]),
-            Explain::Done => (&sql.done.tokens, vec![leases(), numbers(), no_member]),
-            Explain::DoneByOneToken => (&sql.done.stretch, stretch()),
-            Explain::DeleteByOneToken => (&sql.delete.stretch, stretch()),
-            Explain::Delete => (&sql.delete.tokens, vec![leases(), numbers(), no_member]),
-            Explain::Retry => (
-                &sql.retry,
-                vec![leases(), numbers(), texts(), texts(), node(), numbers()],
-            ),
-            Explain::Dead => (&sql.dead, vec![leases(), numbers(), texts(), texts(), node()]),
-            Explain::Defer => (&sql.defer, vec![leases(), numbers(), texts(), numbers()]),
-            Explain::Renew => (&sql.renew, vec![leases(), numbers(), number(0)]),
-            Explain::Release => (&sql.release, vec![leases(), numbers()]),
-            Explain::ReadLanes | Explain::ReadInOrder => unreachable!("explained by explain_read"),
-        };
-        explain_prepared(pool, sql.as_str(), arguments).await
+        explain::statement(pool, sql, statement).await
     }
-}
-
-/// Runs a statement in vain, and says how. Explained with its values bound it would be planned for those values; what our
-/// connections keep is a plan for any.
-async fn explain_prepared(
-    pool: &PgPool,
-    sql: &str,
-    arguments: Vec<(&str, Option<String>)>,
-) -> Result<String, sqlx::Error> {
-    let types: Vec<_> = arguments.iter().map(|(kind, _)| *kind).collect();
-    let literal = |value: &String| format!("'{}'", value.replace('\'', "''"));
-    let values = arguments
-        .iter()
-        .map(|(_, value)| value.as_ref().map_or_else(|| "null".to_owned(), literal));
-    let values: Vec<_> = values.collect();
-    // Closed in the end: what is prepared outlives a transaction.
-    let mut connection = pool.acquire().await?.detach();
-    let prepare = format!("begin; prepare explained ({}) as {sql}", types.join(", "));
-    sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut connection).await?;
-    let explain = format!("explain (analyze, buffers) execute explained ({})", values.join(", "));
-    let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(&mut connection).await?;
-    let lines = rows.iter().map(|row| row.try_get::<String, _>(0));
-    let lines = lines.collect::<Result<Vec<_>, _>>()?;
-    // Awaited, so that no lock of it is left when the next one is explained.
-    sqlx::raw_sql("rollback").execute(&mut connection).await?;
-    connection.close().await?;
-    Ok(lines.join("\n"))
 }
 
 /// What is said in a notification of [`News::Lanes`]. Anything else is of events: also from a program in another language.

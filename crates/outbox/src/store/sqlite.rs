@@ -1,6 +1,8 @@
 //! SQLite. One connection of our own writes all our statements, each short and each at once a writer, so that it waits
 //! for its turn instead of failing; another one reads. A batch travels as one JSON value, so that every statement has one text.
 
+mod explain;
+
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -474,27 +476,11 @@ impl Driver for Sqlite {
     }
 
     async fn explain_read(pool: &SqlitePool, statement: Statement<Self>) -> Result<String, sqlx::Error> {
-        let query = query!(statement.prefixed("explain query plan "));
-        plan(&query.fetch_all(pool).await?)
+        explain::read(pool, statement).await
     }
 
     async fn explain(pool: &SqlitePool, sql: &Sql, statement: Explain) -> Result<String, sqlx::Error> {
-        let explain = |sql: &SqlStr| AssertSqlSafe(format!("explain query plan {}", sql.as_str()));
-        let sql = match statement {
-            Explain::Claim => &sql.claim,
-            Explain::ReadLeased => &sql.read_leased,
-            Explain::Done => &sql.done.tokens,
-            Explain::DoneByOneToken => &sql.done.one_token,
-            Explain::Delete => &sql.delete.tokens,
-            Explain::DeleteByOneToken => &sql.delete.one_token,
-            Explain::Retry => &sql.retry,
-            Explain::Dead => &sql.dead,
-            Explain::Defer => &sql.defer,
-            Explain::Renew => &sql.renew,
-            Explain::Release => &sql.release,
-            Explain::ReadLanes | Explain::ReadInOrder => unreachable!("explained by explain_read"),
-        };
-        plan(&sqlx::query(explain(sql)).fetch_all(pool).await?)
+        explain::statement(pool, sql, statement).await
     }
 }
 
@@ -512,10 +498,4 @@ async fn read_held(pool: &SqlitePool, sql: &Sql, leases: &[Lease], at_least: i64
 
 fn read_leases(rows: Vec<(i64, i64)>) -> Vec<Lease> {
     rows.into_iter().map(|(seq, token)| Lease { seq, token }).collect()
-}
-
-/// The plan's rows, a line each.
-fn plan(rows: &[SqliteRow]) -> Result<String, sqlx::Error> {
-    let lines = rows.iter().map(|row| row.try_get::<String, _>("detail"));
-    Ok(lines.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }

@@ -279,11 +279,7 @@ async fn snapshot(store: &dyn Store, id: &EventId) -> String {
 async fn settle(store: &dyn Store, settlements: &[(Lease, Verdict)]) -> Settled {
     let settlements: Vec<_> = settlements
         .iter()
-        .map(|(lease, verdict)| Settlement {
-            lane: None,
-            lease: *lease,
-            verdict: verdict.clone(),
-        })
+        .map(|(lease, verdict)| Settlement::new(*lease, verdict.clone()))
         .collect();
     store.settle("settler", Ownership::Rows, &settlements).await.unwrap()
 }

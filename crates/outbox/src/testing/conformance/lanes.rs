@@ -49,15 +49,7 @@ fn keyed(id: &str) -> Event {
 
 async fn settle_as(store: &dyn Store, member: &str, by: Ownership, lease: Lease, verdict: Verdict) -> u64 {
     let settled = store
-        .settle(
-            member,
-            by,
-            &[Settlement {
-                lease,
-                verdict,
-                lane: None,
-            }],
-        )
+        .settle(member, by, &[Settlement::new(lease, verdict)])
         .await
         .unwrap();
     assert_eq!(settled.applied + settled.stale, 1);

@@ -354,14 +354,13 @@ pub async fn large_batch_is_settled_at_once<H: Harness>(h: &H) {
     let settlements: Vec<_> = claimed
         .iter()
         .enumerate()
-        .map(|(at, row)| Settlement {
-            lane: None,
-            lease: row.lease,
-            verdict: match at % 3 {
+        .map(|(at, row)| {
+            let verdict = match at % 3 {
                 0 => Verdict::Done,
                 1 => retry(LONG, "later"),
                 _ => dead("never"),
-            },
+            };
+            Settlement::new(row.lease, verdict)
         })
         .collect();
     let settled = store.settle("node", Ownership::Rows, &settlements).await.unwrap();
