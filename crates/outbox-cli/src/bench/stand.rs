@@ -110,13 +110,7 @@ impl<'a, D: BareDatabase> Stand<'a, D> {
     }
 
     pub(crate) async fn tidy(&self, tables: &Tables) -> Result<(), Failure> {
-        for sql in D::tidy(tables) {
-            match script(&self.pool, sql).await {
-                Err(error) if error.as_database_error().is_none() => return Err(error.into()),
-                // Refused, or done.
-                _ => {}
-            }
-        }
+        // First: it writes to pages itself.
         if let Some(left) = D::LEFT_TO_TIDY {
             let patience = Instant::now() + PATIENCE;
             while Instant::now() < patience
@@ -125,6 +119,13 @@ impl<'a, D: BareDatabase> Stand<'a, D> {
                     .is_ok_and(|left| left > LITTLE)
             {
                 tokio::time::sleep(GLANCE).await;
+            }
+        }
+        for sql in D::tidy(tables) {
+            match script(&self.pool, sql).await {
+                Err(error) if error.as_database_error().is_none() => return Err(error.into()),
+                // Refused, or done.
+                _ => {}
             }
         }
         Ok(())
