@@ -51,8 +51,8 @@ pub(crate) struct Bench {
     /// This is an argument only: no load is put on the database of OUTBOX_DATABASE_URL by accident.
     #[arg(long, value_name = "URL")]
     database: Option<Url>,
-    /// How many events. Default: 3,000 for write and hot, 300,000 for held and nodes, 100,000 for the others; latency takes at
-    /// most 500.
+    /// How many events. Default: 3,000 for write and hot, 300,000 for held and nodes (1,000,000 with lanes), 100,000 for the
+    /// others; latency takes at most 500.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     events: Option<u64>,
     /// How many listeners may run at once, on each node.

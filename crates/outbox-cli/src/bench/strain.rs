@@ -4,7 +4,7 @@ use super::bare::BareDatabase;
 use super::drain::Backlog;
 use super::report::Rates;
 use super::stand::{Load, Stand};
-use super::variant::Variant;
+use super::variant::{Ownership, Variant};
 use crate::failure::Failure;
 
 /// With many delivered events in the table; beside an empty one.
@@ -59,9 +59,13 @@ pub(crate) async fn held<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<()
 /// By several processes; beside one.
 pub(crate) async fn nodes<D: BareDatabase>(stand: &mut Stand<'_, D>) -> Result<(), Failure> {
     const NODES: [usize; 3] = [1, 2, 4];
-    // Nodes that are started together take up to half a second to share the lanes: not half of the measurement.
-    let load = Load::pending(stand.settings.events.unwrap_or(300_000));
     for variant in Variant::STRAINED {
+        // A node takes some hundredths of a second to start, and to get its lanes: little of seconds.
+        let by_default = match variant.ownership {
+            Ownership::RowClaims => 300_000,
+            Ownership::Lanes | Ownership::Ordered => 1_000_000,
+        };
+        let load = Load::pending(stand.settings.events.unwrap_or(by_default));
         let mut rates = [const { Vec::new() }; NODES.len()];
         for round in 0..stand.settings.rounds() {
             let mut turns: Vec<_> = NODES.iter().zip(&mut rates).collect();
