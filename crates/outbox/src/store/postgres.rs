@@ -182,7 +182,7 @@ impl Driver for Postgres {
                      and (available_at, seq)
                          > (coalesce(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', '-infinity'), $6::bigint)
                      and available_at <= now()
-                     and created_at <= now() - $2::bigint * interval '1 microsecond'
+                     and created_at <= (select now() - $2::bigint * interval '1 microsecond')
                      and (lease_until is null or lease_until <= now())
                    order by available_at, seq
                    limit $3

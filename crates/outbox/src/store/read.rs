@@ -73,12 +73,15 @@ pub(super) fn statement<D: Driver>(store: &SqlStore<D>, read: &LaneRead<'_>) -> 
     }
     match read.wanted {
         Wanted::Deliverable { skip_recent } => {
-            let age = statement.placeholder(-micros(skip_recent));
             statement.push(&format!(
-                " and t.available_at <= {now} and t.created_at <= {} and (t.lease_until is null or t.lease_until <= {now})",
-                D::shift(D::NOW, &age),
+                " and t.available_at <= {now} and (t.lease_until is null or t.lease_until <= {now})",
                 now = D::NOW
             ));
+            // The database would work it out for every row.
+            if !skip_recent.is_zero() {
+                let age = statement.placeholder(-micros(skip_recent));
+                statement.push(&format!(" and t.created_at <= {}", D::shift(D::NOW, &age)));
+            }
         }
         Wanted::InOrder {
             since,
