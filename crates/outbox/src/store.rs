@@ -353,6 +353,11 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
         Ok(None)
     }
 
+    /// Connects, as far as that is not done yet: what is delivered first need not wait for it.
+    async fn connect(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// How the database plans to run a statement of the hot path, for tests and for the curious.
     #[doc(hidden)]
     async fn explain(&self, statement: Explain) -> Result<String, Error>;

@@ -260,6 +260,10 @@ impl Store for Recorder {
         self.store.wakeups().await
     }
 
+    async fn connect(&self) -> Result<(), Error> {
+        self.store.connect().await
+    }
+
     async fn explain(&self, statement: Explain) -> Result<String, Error> {
         self.store.explain(statement).await
     }

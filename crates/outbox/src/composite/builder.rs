@@ -358,6 +358,11 @@ impl<D: Backend, O> Builder<D, O> {
             telemetry.recovered.increment(recovered);
         }
 
+        // A server that is full for a moment is no reason not to start.
+        if let Err(error) = in_time("connecting", store.connect()).await {
+            tracing::debug!(%error, "connections are opened when they are needed");
+        }
+
         let stops = Stops::default();
         let services = Services::new(stops.clone());
         let alarm = Arc::new(Alarm::default());

@@ -381,6 +381,22 @@ impl<D: Driver> Store for SqlStore<D> {
         D::wakeups(&self.pool, &self.table).await.map_err(database("listening"))
     }
 
+    /// What a node needs as soon as it delivers: a connection that reads, and two that write.
+    async fn connect(&self) -> Result<(), Error> {
+        self.run("connecting", (), |store, ()| {
+            Box::pin(async move {
+                let mut held = Vec::new();
+                for _ in 0..store.pool.options().get_max_connections().min(2) {
+                    held.push(store.pool.acquire().await?);
+                }
+                // Let go before: it may be the same pool.
+                drop(held);
+                store.reading.acquire().await.map(drop)
+            })
+        })
+        .await
+    }
+
     async fn explain(&self, statement: Explain) -> Result<String, Error> {
         let failed = database("explaining a statement");
         let wanted = match statement {
