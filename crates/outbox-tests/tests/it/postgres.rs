@@ -176,3 +176,22 @@ async fn time_zone_of_the_session_does_not_matter() {
     assert_eq!(stored.event.unwrap().occurred_at(), occurred_at);
     assert!((chrono::Utc::now() - stored.available_at).abs() < chrono::Duration::minutes(5));
 }
+
+/// What is delivered first does not wait until its node has connected: to read, and twice to write.
+#[tokio::test]
+async fn a_node_is_connected_when_it_is_built() {
+    let on = On::<Postgres>::open("connected").await;
+    let outbox = Outbox::single_node(&on.pool)
+        .listen("OrderPlaced", |_: outbox::Delivery| async { Ok(()) })
+        .build()
+        .await
+        .unwrap();
+    let connected: i64 = sqlx::query_scalar(
+        "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'outbox'",
+    )
+    .fetch_one(&on.pool)
+    .await
+    .unwrap();
+    assert!(connected >= 3, "{connected}");
+    outbox.shutdown().await.unwrap();
+}
