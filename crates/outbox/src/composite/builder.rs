@@ -46,6 +46,9 @@ pub enum Unordered {}
 #[derive(Debug)]
 pub enum Ordered {}
 
+/// Connections that a node opens before it delivers are waited for this long.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Makes an [`Outbox`] that delivers.
 #[must_use = "a builder does nothing until build() is called"]
 pub struct Builder<D: Backend, O = Unordered> {
@@ -358,9 +361,13 @@ impl<D: Backend, O> Builder<D, O> {
             telemetry.recovered.increment(recovered);
         }
 
-        // A server that is full for a moment is no reason not to start.
-        if let Err(error) = in_time("connecting", store.connect()).await {
-            tracing::debug!(%error, "connections are opened when they are needed");
+        // A server that is full is no reason not to start, nor to start late: what is missing is opened when it is needed.
+        match tokio::time::timeout(CONNECT_TIMEOUT, store.connect()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "not all connections could be opened at the start"),
+            Err(_) => {
+                tracing::warn!(limit = ?CONNECT_TIMEOUT, "not all connections could be opened at the start in time")
+            }
         }
 
         let stops = Stops::default();
